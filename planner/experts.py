@@ -1,0 +1,43 @@
+"""Sets of experts as bitsets.
+
+Which experts some tokens use at every layer is a uint64 array [..., layer, word]: bit e of the
+row is set when expert e is used. Unions are bitwise ors; sizes are population counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bitsets = NDArray[np.uint64]
+WORD = 64
+
+
+def n_words(n_experts: int) -> int:
+    """Words a set of `n_experts` takes."""
+    return -(-n_experts // WORD)
+
+
+def pack(ids: NDArray[np.integer], n_experts: int) -> Bitsets:
+    """Bitsets uint64 [..., word] of expert ids [..., k].
+
+    Raises ValueError for an id outside [0, n_experts).
+    """
+    if ids.size and (ids.min() < 0 or ids.max() >= n_experts):
+        raise ValueError(f"expert ids must be in [0, {n_experts})")
+    words = np.zeros((*ids.shape[:-1], n_words(n_experts)), np.uint64)
+    bits = np.uint64(1) << (ids % WORD).astype(np.uint64)
+    for word in range(words.shape[-1]):
+        chosen = np.where(ids // WORD == word, bits, np.uint64(0))
+        words[..., word] = np.bitwise_or.reduce(chosen, axis=-1)
+    return words
+
+
+def sizes(sets: Bitsets) -> NDArray[np.int64]:
+    """int64 [...]: how many experts are in each set [..., word]."""
+    return np.bitwise_count(sets).sum(axis=-1, dtype=np.int64)
+
+
+def union_per_layer(sets: Bitsets) -> NDArray[np.int64]:
+    """int64 [layer]: size of the union over the nodes of `sets` [node, layer, word]."""
+    return sizes(np.bitwise_or.reduce(sets, axis=0))

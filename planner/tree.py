@@ -1,0 +1,91 @@
+"""The draft tree: what the head proposes, as flat arrays.
+
+Node 0 is the root, the last sampled token, which is not yet in the KV cache and is verified in
+every cycle. Nodes are in breadth-first order, so a parent always comes before its children and a
+prefix of levels is a prefix of the arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """A rooted tree of draft tokens.
+
+    parents: int32 [n], index of each node's parent; -1 for the root.
+    tokens:  int32 [n], token ids.
+    probs:   float64 [n], the head's probability of the token given its parent; 1 for the root.
+    """
+
+    parents: IntArray
+    tokens: IntArray
+    probs: FloatArray
+
+    @classmethod
+    def of_root(cls, token: int) -> DraftTree:
+        return cls(
+            np.array([-1], np.int32), np.array([token], np.int32), np.array([1.0], np.float64)
+        )
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    @cached_property
+    def depths(self) -> IntArray:
+        """int32 [n]: distance from the root."""
+        depths = np.zeros(len(self), np.int32)
+        for node in range(1, len(self)):
+            depths[node] = depths[self.parents[node]] + 1
+        return depths
+
+    @cached_property
+    def leaves(self) -> IntArray:
+        """int32: nodes without children, in order."""
+        is_leaf = np.ones(len(self), np.bool_)
+        is_leaf[self.parents[1:]] = False
+        return np.flatnonzero(is_leaf).astype(np.int32)
+
+    def path(self, node: int) -> list[int]:
+        """The nodes from the root to `node`, both included."""
+        path = []
+        while node >= 0:
+            path.append(node)
+            node = int(self.parents[node])
+        return path[::-1]
+
+    def path_products(self, values: FloatArray) -> FloatArray:
+        """float64 [n]: for every node the product of `values` [n] along its path."""
+        products = values.astype(np.float64, copy=True)
+        for node in range(1, len(self)):
+            products[node] *= products[self.parents[node]]
+        return products
+
+    def grown(self, parents: IntArray, tokens: IntArray, probs: FloatArray) -> DraftTree:
+        """This tree with one more level; `parents` are nodes of the present last level."""
+        return DraftTree(
+            np.concatenate([self.parents, parents.astype(np.int32)]),
+            np.concatenate([self.tokens, tokens.astype(np.int32)]),
+            np.concatenate([self.probs, probs.astype(np.float64)]),
+        )
+
+    def subtree(self, keep: BoolArray) -> DraftTree:
+        """The tree of the nodes with keep [n] set.
+
+        Raises ValueError if `keep` is not ancestor-closed (a kept node whose parent is dropped).
+        """
+        if not keep[0] or not keep[self.parents[1:]][keep[1:]].all():
+            raise ValueError("the kept nodes are not ancestor-closed")
+        new_index = np.cumsum(keep, dtype=np.int32) - 1
+        parents = self.parents[keep].copy()
+        parents[1:] = new_index[parents[1:]]
+        return DraftTree(parents, self.tokens[keep], self.probs[keep])
