@@ -1,0 +1,374 @@
+"""The EAGLE-3 draft head: one decoder layer that continues the target's own features.
+
+The pair at position i is (feature of token i, embedding of token i+1). With f = fc(feature):
+
+    x = cat(norm_in(embedding), norm_hidden(f)); h = f + attention(x); h = h + mlp(norm_post(h))
+
+and softmax(lm_head(norm(h))) predicts token i+2; one level further down, h takes the place of f and
+the drafted token that of token i+1 (Li et al., EAGLE-3, arXiv 2503.01840). Committed pairs stay in
+a key/value cache. The pairs of a draft tree lie behind them, each seeing the committed ones, its
+own ancestors and itself, and are thrown away with the tree.
+
+Since there is one layer, keys and values of a committed pair depend on that pair alone: a prompt
+costs two matrix products, and attention runs only for the last pair, the root of the next tree.
+
+Made to be cheap per level, where a small head is all launch overhead: norm weights and the 1/sqrt
+scale are folded into the matrix that follows, query, key and value (and gate and up) are one
+product, and RoPE is one complex multiplication, for which each head's rotated halves are
+interleaved in the weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from specfit.models.checkpoint import HeadCheckpoint, HeadConfig, TargetShape, read_checkpoint
+from specfit.models.embeddings import TokenEmbeddings, TokenIds
+
+__all__ = ["Eagle3Head", "TargetShape"]
+
+Slots = NDArray[np.int32]
+Tokens = NDArray[np.int32]
+Probs = NDArray[np.float64]
+
+_COMMIT_CHUNK = 512
+_FIRST_ROWS = 1024
+_FIRST_SLOTS = 128
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Matrices laid out for x @ W, norms folded in; `fc` is float32, the others as stored.
+
+    qkv: [2 * width, (heads + 2 * kv heads) * head_dim], embedding's half of the rows first.
+    """
+
+    fc: torch.Tensor
+    qkv: torch.Tensor
+    out: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+    vocab: torch.Tensor
+
+    @classmethod
+    def of(cls, checkpoint: HeadCheckpoint, device: torch.device) -> _Weights:
+        config = checkpoint.config
+        stored = checkpoint.tensors["lm_head.weight"].dtype
+        # CPUs compute fastest in float32; a GPU in what the checkpoint has.
+        dtype = stored if device.type == "cuda" else torch.float32
+
+        def get(name: str) -> torch.Tensor:
+            return checkpoint.tensors[f"{name}.weight"].float()
+
+        def ready(matrix: torch.Tensor, dtype: torch.dtype = dtype) -> torch.Tensor:
+            return matrix.t().contiguous().to(device, dtype)
+
+        query, key, value = (get(f"midlayer.self_attn.{name}_proj") for name in "qkv")
+        rotated = [
+            _interleaved(query * config.head_dim**-0.5, config.head_dim),
+            _interleaved(key, config.head_dim),
+        ]
+        norms = torch.cat([get("midlayer.input_layernorm"), get("midlayer.hidden_norm")])
+        gate_up = torch.cat([get("midlayer.mlp.gate_proj"), get("midlayer.mlp.up_proj")])
+        return cls(
+            # Features come unnormalised and can be huge: too much for float16.
+            fc=ready(get("fc"), torch.float32),
+            qkv=ready(torch.cat([*rotated, value]) * norms),
+            out=ready(get("midlayer.self_attn.o_proj")),
+            gate_up=ready(gate_up * get("midlayer.post_attention_layernorm")),
+            down=ready(get("midlayer.mlp.down_proj")),
+            vocab=ready(get("lm_head") * get("norm")),
+        )
+
+
+class Eagle3Head:
+    """A draft head with its key/value cache and the draft tree that grows from it.
+
+    Slot 0 stands for the last committed pair; every expanded node gets the next slot. Not safe for
+    use from several threads at once.
+    """
+
+    def __init__(
+        self, checkpoint: HeadCheckpoint, embeddings: TokenEmbeddings, device: str = "cpu"
+    ) -> None:
+        own = checkpoint.tensors.get("embed_tokens.weight")
+        self._embeddings = embeddings if own is None else TokenEmbeddings.of_table(own)
+        self._config = checkpoint.config
+        self._device = torch.device(device)
+        self._weights = _Weights.of(checkpoint, self._device)
+        self._target_ids = checkpoint.target_ids.numpy().astype(np.int32)
+        config = self._config
+        self._query_size = config.n_heads * config.head_dim
+        self._rope = _Rope(config, self._device)
+        # Per row: keys, then values.
+        self._cache = self._empty_cache(_FIRST_ROWS)
+        self._n_pairs = 0
+        self._hidden = torch.empty(_FIRST_SLOTS, config.hidden_size, device=self._device)
+        # Attention bias between slots: 0 for ancestors and the slot itself, -inf for all others.
+        self._bias = np.full((_FIRST_SLOTS, _FIRST_SLOTS), -np.inf, np.float32)
+        self._bias[0, 0] = 0
+        self._depths = np.zeros(_FIRST_SLOTS, np.int32)
+        self._n_slots = 0
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        *,
+        embeddings: TokenEmbeddings,
+        target: TargetShape,
+        device: str = "cpu",
+    ) -> Eagle3Head:
+        """Loads a head: a folder with config.json and *.safetensors, or the file itself.
+
+        device: "cpu" or "cuda". Raises ModelFileError if the checkpoint is damaged or was not made
+        for this target.
+        """
+        return cls(read_checkpoint(path, target), embeddings, device)
+
+    @property
+    def taps(self) -> tuple[int, int, int]:
+        """The target layers whose inputs, in this order, are a token's features."""
+        return self._config.taps
+
+    @property
+    def n_pairs(self) -> int:
+        """Committed pairs in the cache."""
+        return self._n_pairs
+
+    def truncate(self, n: int) -> None:
+        """Forgets the pairs from n on, and the tree; commit at least one pair before drafting."""
+        if n < 0:
+            raise ValueError(f"cannot truncate to {n} pairs")
+        if n < self._n_pairs:
+            self._n_pairs = n
+            self._n_slots = 0
+
+    @torch.inference_mode()
+    def commit(self, features: torch.Tensor | NDArray[np.float32], next_tokens: TokenIds) -> None:
+        """Appends true pairs and starts a new tree at the last of them.
+
+        features: float32 [m, 3 * hidden], the target's layer inputs at `taps`, concatenated.
+        next_tokens: int [m], for each of them the token that follows it.
+        """
+        features = torch.as_tensor(features)
+        n = features.shape[0]
+        tokens = torch.as_tensor(next_tokens, dtype=torch.int64)
+        if n == 0 or len(tokens) != n:
+            raise ValueError(f"{n} features and {len(tokens)} tokens make no pairs")
+        self._n_slots = 0
+        self._reserve_rows(self._n_pairs + n)
+        # All but the last pair only leave keys and values behind.
+        for start in range(0, n - 1, _COMMIT_CHUNK):
+            chunk = slice(start, min(start + _COMMIT_CHUNK, n - 1))
+            self._append(self._projected(features[chunk]), tokens[chunk])
+        self._n_pairs += 1
+        self._hidden[:1] = self._layer(
+            self._projected(features[-1:]), tokens[-1:], self._n_pairs - 1, self._n_pairs - 1, None
+        )
+        self._n_slots = 1
+
+    def begin_tree(self) -> None:
+        """Throws away all slots but 0."""
+        self._n_slots = min(self._n_slots, 1)
+
+    @torch.inference_mode()
+    def propose(self, k: int) -> tuple[Tokens, Probs]:
+        """The root's k most likely children, best first (fewer if the draft vocabulary is smaller).
+
+        Returns target token ids [k] and their probabilities [k] over the draft vocabulary.
+        """
+        self._check_root()
+        tokens, probs = self._best(self._hidden[:1], k)
+        return tokens[0], probs[0]
+
+    @torch.inference_mode()
+    def expand(
+        self, parent_slots: Slots | list[int], tokens: TokenIds, depth: int, k: int
+    ) -> tuple[Slots, Tokens, Probs]:
+        """Makes m drafted nodes into slots and drafts their children.
+
+        parent_slots: int [m], the slot of each node's parent. tokens: int [m], the nodes' tokens.
+        depth: of the nodes, 1 for the root's children. Returns their slots [m], and for each node
+        its k best continuations (fewer if the draft vocabulary is smaller), best first: target
+        token ids [m, k], probabilities [m, k]. Raises ValueError for a parent that is no slot of
+        depth - 1.
+        """
+        self._check_root()
+        parents = np.asarray(parent_slots, np.int64)
+        m, first = len(parents), self._n_slots
+        if m == 0 or parents.min() < 0 or parents.max() >= first:
+            raise ValueError(f"parents must be slots 0 to {first - 1}")
+        if (self._depths[parents] != depth - 1).any():
+            raise ValueError(f"not all parents have depth {depth - 1}")
+        slots = np.arange(first, first + m)
+        self._reserve_slots(first + m)
+        self._reserve_rows(self._n_pairs + first + m)
+        self._depths[slots] = depth
+        self._bias[slots] = self._bias[parents]
+        self._bias[slots, slots] = 0
+        hidden = self._hidden.index_select(0, torch.from_numpy(parents).to(self._device))
+        # Slot 0 is a committed pair, so slot s lies s - 1 rows behind them.
+        hidden = self._layer(
+            hidden,
+            torch.as_tensor(tokens, dtype=torch.int64),
+            self._n_pairs - 1 + depth,
+            self._n_pairs + first - 1,
+            self._bias[slots, 1 : first + m],
+        )
+        self._hidden[first : first + m] = hidden
+        self._n_slots = first + m
+        return slots.astype(np.int32), *self._best(hidden, k)
+
+    def _projected(self, features: torch.Tensor) -> torch.Tensor:
+        return features.to(self._device, torch.float32) @ self._weights.fc
+
+    def _inputs(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """[m, 2 * width]: embedding and hidden state, each scaled to unit mean square."""
+        rows = self._embeddings.rows(tokens).to(self._device)
+        joined = torch.stack((rows, hidden), 1)
+        return self._unit(joined).view(len(rows), -1)
+
+    def _unit(self, x: torch.Tensor) -> torch.Tensor:
+        normed = F.rms_norm(x, (x.shape[-1],), None, self._config.norm_eps)
+        return normed.to(self._weights.qkv.dtype)
+
+    def _append(self, hidden: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Writes keys and values of committed pairs."""
+        start, m = self._n_pairs, len(tokens)
+        keys_values = self._inputs(hidden, tokens) @ self._weights.qkv[:, self._query_size :]
+        rotation = self._rope.at(start, start + m)
+        self._cache[start : start + m] = self._rotated(
+            keys_values, self._config.n_kv_heads, rotation
+        )
+        self._n_pairs += m
+
+    def _rotated(self, x: torch.Tensor, n_heads: int, rotation: torch.Tensor) -> torch.Tensor:
+        """x [m, …] with its first n_heads heads rotated in place (a copy in half precision).
+
+        rotation: complex64 [m or 1, 1, head_dim / 2].
+        """
+        size = n_heads * self._config.head_dim
+        turned = x[:, :size].float().view(len(x), n_heads, -1, 2)
+        torch.view_as_complex(turned).mul_(rotation)
+        if x.dtype != torch.float32:
+            x[:, :size] = turned.view(len(x), size)
+        return x
+
+    def _layer(
+        self,
+        hidden: torch.Tensor,
+        tokens: torch.Tensor,
+        position: int,
+        row: int,
+        bias: NDArray[np.float32] | None,
+    ) -> torch.Tensor:
+        """The decoder layer over m pairs at one position; their keys go to cache rows row…row+m-1.
+
+        All rows up to those are seen, except where bias [m, last rows] says -inf.
+        Returns the next hidden states, float32 [m, width].
+        """
+        config, weights, m = self._config, self._weights, len(tokens)
+        qkv = self._inputs(hidden, tokens) @ weights.qkv
+        rotation = self._rope.at(position, position + 1)
+        qkv = self._rotated(qkv, config.n_heads + config.n_kv_heads, rotation)
+        self._cache[row : row + m] = qkv[:, self._query_size :]
+        attended = self._attention(qkv[:, : self._query_size], row + m, bias)
+        hidden = hidden + attended @ weights.out
+        gate, up = (self._unit(hidden) @ weights.gate_up).chunk(2, -1)
+        return hidden + (F.silu(gate) * up) @ weights.down
+
+    def _attention(
+        self, query: torch.Tensor, n_rows: int, bias: NDArray[np.float32] | None
+    ) -> torch.Tensor:
+        """Attention of m queries [m, heads * head_dim] over the first cache rows."""
+        config, m = self._config, len(query)
+        n_kv, size = config.n_kv_heads, config.head_dim
+        keys, values = self._cache[:n_rows].view(n_rows, 2, n_kv, size).unbind(1)
+        grouped = query.reshape(m, n_kv, -1, size).transpose(0, 1).reshape(n_kv, -1, size)
+        scores = torch.bmm(grouped, keys.permute(1, 2, 0)).float()
+        if bias is not None and bias.any():
+            hidden_rows = torch.from_numpy(bias).to(self._device)
+            scores.view(n_kv, m, -1, n_rows)[..., -bias.shape[1] :] += hidden_rows[:, None]
+        mixed = torch.bmm(scores.softmax(-1).to(query.dtype), values.transpose(0, 1))
+        return mixed.view(n_kv, m, -1).transpose(0, 1).reshape(m, -1)
+
+    def _best(self, hidden: torch.Tensor, k: int) -> tuple[Tokens, Probs]:
+        logits = self._logits(hidden)
+        k = min(k, logits.shape[1])
+        # One more than wanted shows a tie across the border; ties go to the lower id.
+        values, ids = logits.topk(min(k + 1, logits.shape[1]))
+        if bool((values[:, 1:] == values[:, :-1]).any()):
+            ids = logits.sort(descending=True, stable=True).indices
+        ids = ids[:, :k]
+        probs = logits.softmax(-1).gather(1, ids)
+        return self._target_ids[ids.cpu().numpy()], probs.cpu().numpy().astype(np.float64)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        unit, vocab = self._unit(hidden), self._weights.vocab
+        if vocab.dtype == torch.float32:
+            return unit @ vocab
+        # Logits rounded to half precision would tie.
+        return torch.mm(unit, vocab, out_dtype=torch.float32)
+
+    def _check_root(self) -> None:
+        if self._n_slots == 0:
+            raise RuntimeError("commit a pair before drafting")
+
+    def _empty_cache(self, n_rows: int) -> torch.Tensor:
+        width = 2 * self._config.n_kv_heads * self._config.head_dim
+        return torch.empty(n_rows, width, dtype=self._weights.qkv.dtype, device=self._device)
+
+    def _reserve_rows(self, n: int) -> None:
+        if n > len(self._cache):
+            grown = self._empty_cache(max(n, 2 * len(self._cache)))
+            grown[: len(self._cache)] = self._cache
+            self._cache = grown
+
+    def _reserve_slots(self, n: int) -> None:
+        old = len(self._depths)
+        if n > old:
+            size = max(n, 2 * old)
+            self._depths = np.resize(self._depths, size)
+            bias = np.full((size, size), -np.inf, np.float32)
+            bias[:old, :old] = self._bias
+            self._bias = bias
+            hidden = torch.empty(size, self._config.hidden_size, device=self._device)
+            hidden[:old] = self._hidden
+            self._hidden = hidden
+
+
+class _Rope:
+    """Rotations e^(i * position * frequency), tabled as far as they were asked for.
+
+    Not bounded by a checkpoint's max_position_embeddings: heads trained on 2048 positions are used
+    on whatever context their target has.
+    """
+
+    def __init__(self, config: HeadConfig, device: torch.device) -> None:
+        steps = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+        self._frequencies = config.rope_theta**-steps
+        self._device = device
+        self._table = self._rotations(_FIRST_ROWS)
+
+    def at(self, start: int, end: int) -> torch.Tensor:
+        """complex64 [end - start, 1, head_dim / 2]"""
+        if end > len(self._table):
+            self._table = self._rotations(max(end, 2 * len(self._table)))
+        return self._table[start:end]
+
+    def _rotations(self, n: int) -> torch.Tensor:
+        angles = torch.arange(n, dtype=torch.float64)[:, None] * self._frequencies
+        table = torch.polar(torch.ones_like(angles), angles)
+        return table.to(torch.complex64).to(self._device)[:, None]
+
+
+def _interleaved(matrix: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Each head's rows in the order 0, d/2, 1, d/2 + 1, …: RoPE's pairs side by side."""
+    heads = matrix.view(-1, 2, head_dim // 2, matrix.shape[1])
+    return heads.transpose(1, 2).reshape(matrix.shape)
