@@ -1,1 +1,36 @@
 """The planner: pure functions of what it is told. Imports numpy only; knows no clock and no model."""
+
+from .acceptance import Acceptance
+from .beliefs import Beliefs, UnionByRows
+from .cost import CostPoint, CycleCost, cost_from_points
+from .experts import Bitsets, pack, union_per_layer
+from .forecast import ExpertForecast, Forecast
+from .policies import Choice, Outcome, Policy, make_policy
+from .search import Plan, best_subtree
+from .spec import Spec
+from .tree import BoolArray, DraftTree, FloatArray, IntArray
+
+__all__ = [
+    "Acceptance",
+    "Beliefs",
+    "Bitsets",
+    "BoolArray",
+    "Choice",
+    "CostPoint",
+    "CycleCost",
+    "DraftTree",
+    "ExpertForecast",
+    "FloatArray",
+    "Forecast",
+    "IntArray",
+    "Outcome",
+    "Plan",
+    "Policy",
+    "Spec",
+    "UnionByRows",
+    "best_subtree",
+    "cost_from_points",
+    "make_policy",
+    "pack",
+    "union_per_layer",
+]

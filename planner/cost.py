@@ -59,12 +59,12 @@ def cost_from_points(
     layer_weights: FloatArray,
     draft_ms: float,
     max_rows: int,
-    default_expert_ms: float = 0.0,
+    default_expert_ms: FloatArray | None = None,
 ) -> CycleCost:
     """Cost tables through measured points.
 
     A row count with two points of different union gives both table entries; with one, the price of
-    an expert is `default_expert_ms` (ms per unit of weighted union). Between measured row counts
+    an expert is `default_expert_ms` [max_rows + 1] (ms per unit of weighted union; 0 if None). Between measured row counts
     the tables are linear, beyond the last they go on as through the last two.
 
     Raises ValueError without a measurement of one row.
@@ -78,7 +78,10 @@ def cost_from_points(
         here = sorted((p for p in points if p.rows == rows), key=lambda p: p.union)
         low, high = here[0], here[-1]
         spread = (high.union - low.union) * weight
-        price = max(0.0, (high.ms - low.ms) / spread) if spread > 0 else default_expert_ms
+        if spread > 0:
+            price = max(0.0, (high.ms - low.ms) / spread)
+        else:
+            price = 0.0 if default_expert_ms is None else float(default_expert_ms[rows])
         at_count.append((low.ms - price * low.union * weight, price))
     if len(at_count) > 1 and len([p for p in points if p.rows == 1]) == 1:
         # One row always uses top_k experts, so its price cannot be told apart; take the next one's

@@ -1,0 +1,114 @@
+"""Grows draft trees with the EAGLE-3 head, level by level, as far as the policy wants.
+
+The head's KV cache holds pairs (feature of token i, token i + 1) of committed text. It catches up
+lazily: features of committed tokens are kept here, and its forward over them runs when drafting
+resumes, so that plain decoding pays a copy a token and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from specfit.models.eagle3 import Eagle3Head
+from specfit.planner import DraftTree, Policy
+
+from .context import Features
+
+
+@dataclass(frozen=True)
+class Draft:
+    """tree: all candidates, before planning. head_ms: time in the head, planning excluded."""
+
+    tree: DraftTree
+    head_ms: float
+
+    @property
+    def levels(self) -> int:
+        return int(self.tree.depths[-1])
+
+
+class Drafter:
+    def __init__(self, head: Eagle3Head) -> None:
+        self.head = head
+        self._pending: list[Features] = []
+
+    @property
+    def n_known(self) -> int:
+        """Positions, from the first on, whose features the head has or can still be given."""
+        return self.head.n_pairs + sum(len(block) for block in self._pending)
+
+    def remember(self, features: Features) -> None:
+        """Features [m, taps * n_embd] of the next m committed tokens."""
+        self._pending.append(features)
+
+    def truncate(self, n: int) -> None:
+        """Forgets positions from `n` on."""
+        if n < self.head.n_pairs:
+            self.head.truncate(n)
+            self._pending.clear()
+        elif self._pending:
+            self._pending = [np.concatenate(self._pending)[: n - self.head.n_pairs]]
+
+    def draft(self, text: Sequence[int], policy: Policy, room: int) -> Draft:
+        """Candidates for the continuation of `text`, whose last token is the root.
+
+        room: depth at which the context ends.
+        """
+        start = time.perf_counter()
+        self._catch_up(text)
+        self.head.begin_tree()
+        spent = time.perf_counter() - start
+        tree = DraftTree.of_root(text[-1])
+        slots = {-1: 0, 0: 0}  # node -> the head's slot that drafts its children
+        while True:
+            nodes, branching = policy.expand(tree, room)
+            if not len(nodes):
+                break
+            start = time.perf_counter()
+            tokens, probs = self._children(tree, nodes, branching, slots)
+            spent += time.perf_counter() - start
+            grown = _with_level(tree, nodes, tokens, probs, policy.least_chance)
+            if len(grown) == len(tree):
+                break
+            tree = grown
+        return Draft(tree, spent * 1e3)
+
+    def _catch_up(self, text: Sequence[int]) -> None:
+        if self._pending:
+            features = np.concatenate(self._pending)
+            done = self.head.n_pairs
+            self.head.commit(features, np.array(text[done + 1 : done + 1 + len(features)]))
+            self._pending.clear()
+
+    def _children(
+        self, tree: DraftTree, nodes: np.ndarray, branching: int, slots: dict[int, int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and probabilities [m, branching] of the children of `nodes`."""
+        if len(tree) == 1:
+            tokens, probs = self.head.propose(branching)
+            return tokens[None], probs[None]
+        parents = np.array([slots[int(tree.parents[node])] for node in nodes])
+        depth = int(tree.depths[nodes[0]])
+        new_slots, tokens, probs = self.head.expand(parents, tree.tokens[nodes], depth, branching)
+        slots.update(zip(nodes.tolist(), new_slots.tolist(), strict=True))
+        return tokens, probs
+
+
+def _with_level(
+    tree: DraftTree,
+    nodes: np.ndarray,
+    tokens: np.ndarray,
+    probs: np.ndarray,
+    least_chance: float,
+) -> DraftTree:
+    """`tree` with the children of `nodes` whose path probability is at least `least_chance`."""
+    parents = np.repeat(nodes, probs.shape[1])
+    flat = probs.reshape(-1)
+    if least_chance > 0:
+        chances = tree.path_products(tree.probs)[parents] * flat
+        kept = chances >= least_chance
+        parents, flat, tokens = parents[kept], flat[kept], tokens.reshape(-1)[kept]
+    return tree.grown(parents, tokens.reshape(-1), flat)

@@ -1,0 +1,253 @@
+"""The engine: one model, one context, one draft head, and the cycle that makes text.
+
+    worth drafting at all? -> draft a level -> forecast, plan, worth another? -> (again)
+    -> verify the subtree in one decode -> walk it with llama.cpp's sampler -> commit -> learn
+
+`Engine.cycle` is that line; everything it calls is a part of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from specfit.planner import (
+    Beliefs,
+    Choice,
+    CycleCost,
+    DraftTree,
+    Outcome,
+    Policy,
+    Spec,
+    make_policy,
+    pack,
+    union_per_layer,
+)
+
+from .context import TREE_LIMIT, Context
+from .drafter import Draft, Drafter
+from .errors import SpecfitError
+from .generation import Generation
+from .loading import Loaded, LoadOptions, load
+from .model import Message, Progress
+from .report import CycleReport
+from .sampling import Sampler, Sampling
+from .verify import walk
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """tokens: committed, in order; the last is the next root."""
+
+    tokens: list[int]
+    report: CycleReport
+
+
+# Cycles between two looks at the experts when nothing new is expected of them.
+LOOK_EVERY = 16
+
+
+class Engine:
+    """Use `Engine.load`. One thread at a time."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.model = loaded.model
+        self.context: Context = loaded.context
+        self.notices = loaded.notices
+        self.description = loaded.description
+        self.recommended_sampling = loaded.sampling
+        self._new_beliefs: Callable[[], Beliefs] = loaded.new_beliefs
+        self.own_cost: CycleCost = loaded.own_cost
+        self.steering_cost: CycleCost = loaded.steering_cost
+        self._drafter = None if loaded.head is None else Drafter(loaded.head)
+        self._policies: dict[str, Policy] = {}
+        self._tokens: list[int] = []  # in the KV cache, sequence 0
+        info = self.model.info
+        self._one_row_union = np.full(max(1, self.model.n_layers), info.n_experts_used, np.int64)
+        self._unobserved_cycles = 0
+
+    @classmethod
+    def load(cls, options: LoadOptions, progress: Progress | None = None) -> Engine:
+        """Loads model, head and costs; `progress` is told 0..1 and returns False to cancel.
+
+        Raises SpecfitError or ModelFileError, in one sentence, for what cannot be loaded.
+        """
+        return cls(load(options, progress))
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.context.close()
+        self.model.close()
+
+    @property
+    def ctx(self) -> int:
+        """Tokens that prompt and answer may take together."""
+        return self.context.ctx
+
+    @property
+    def drafts(self) -> bool:
+        """Whether there is a head to draft with."""
+        return self._drafter is not None
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        return len(self.model.prompt_tokens(messages))
+
+    def generate(
+        self,
+        messages: Sequence[Message],
+        *,
+        sampling: Sampling | None = None,
+        max_tokens: int | None = None,
+        spec: Spec | None = None,
+        stop: Sequence[str] = (),
+    ) -> Generation:
+        """An answer to `messages`, to be iterated over; see `Generation`.
+
+        sampling: None takes the model's recommended values. max_tokens: None goes on until the
+        context ends. spec: None means specfit. stop: strings that end the answer before them.
+        Raises SpecfitError if the prompt does not fit the context.
+        """
+        prompt = self.model.prompt_tokens(messages)
+        if not prompt:
+            raise SpecfitError("the prompt is empty")
+        if len(prompt) >= self.ctx:
+            raise SpecfitError(
+                f"the prompt has {len(prompt)} tokens and the context holds {self.ctx}; "
+                "shorten it or raise -c"
+            )
+        policy = self._policy(spec or Spec.parse("specfit"))
+        sampler = Sampler(sampling or self.recommended_sampling)
+        return Generation(self, prompt, policy, sampler, max_tokens, stop)
+
+    def forget(self) -> None:
+        """Drops the KV cache, so that the next prompt is processed whole."""
+        self._truncate(0)
+
+    def prefill(self, prompt: Sequence[int], policy: Policy) -> None:
+        """Makes the cache hold `prompt`, reusing what it shares with the text before it."""
+        drafting = policy.may_draft and self._drafter is not None
+        shared = _shared_prefix(self._tokens, prompt)
+        # The last token is decoded anew for its logits, and one more for the feature that the
+        # head pairs with the first new token.
+        keep = max(0, min(shared, len(prompt) - 1) - drafting)
+        if drafting and self._drafter is not None:
+            keep = min(keep, self._drafter.n_known)
+        self._truncate(keep)
+        features = self.context.decode_prompt(prompt[keep:])
+        self._tokens = list(prompt)
+        if drafting and self._drafter is not None:
+            for block in features:
+                self._drafter.remember(block)
+
+    def cycle(
+        self, root: int, policy: Policy, sampler: Sampler, goes_on: Callable[[int], bool]
+    ) -> Cycle:
+        """Commits at least one token after `root`, the last sampled token.
+
+        goes_on: told every token as it is committed; False ends the text with it.
+        """
+        begun = time.perf_counter()
+        draft = self._draft(root, policy)
+        choice = policy.choose(draft.tree)
+        tree = draft.tree.subtree(choice.keep) if len(draft.tree) > 1 else draft.tree
+        observing = self._arm(tree, policy, drafted=draft.levels > 0)
+
+        planned = time.perf_counter()
+        self.context.decode_tree(tree)
+        verified = time.perf_counter()
+
+        path, committed = walk(tree, lambda row: sampler.sample(self.context, row), goes_on)
+        self.context.commit(tree, path)
+        self._tokens += tree.tokens[path].tolist()
+        if policy.may_draft and self._drafter is not None:
+            self._drafter.remember(self.context.features(len(tree))[path])
+
+        walked = time.perf_counter()
+        union = self._learn_experts(tree, policy.beliefs, choice) if observing else None
+        if len(tree) > 1:
+            policy.beliefs.acceptance.learn(tree, path)
+        paid = choice.union if union is None else float(union @ policy.beliefs.layer_weights)
+        policy.learn(Outcome(len(tree), len(committed), draft.levels, paid, draft.head_ms))
+        if union is None and len(tree) == 1:
+            union = self._one_row_union
+        ended = time.perf_counter()
+        report = CycleReport(
+            rows=len(tree),
+            accepted=len(path) - 1,
+            committed=len(committed),
+            union_per_layer=None if union is None else float(union.mean()),
+            draft_ms=draft.head_ms,
+            plan_ms=(planned - begun) * 1e3 - draft.head_ms,
+            verify_ms=(verified - planned) * 1e3,
+            observe_ms=(ended - walked) * 1e3 if observing else 0.0,
+            predicted_cycle_ms=self.own_cost.cycle_ms(len(tree), choice.union, draft.levels),
+            measured_cycle_ms=(ended - begun) * 1e3,
+            predicted_committed=choice.committed,
+        )
+        return Cycle(committed, report)
+
+    def _draft(self, root: int, policy: Policy) -> Draft:
+        room = self.ctx - 1 - self.context.n_past
+        if self._drafter is None or room < 1 or not policy.begin():
+            return Draft(DraftTree.of_root(root), 0.0)
+        return self._drafter.draft([*self._tokens, root], policy, room)
+
+    def _arm(self, tree: DraftTree, policy: Policy, *, drafted: bool) -> bool:
+        """Has the experts of the coming decode copied, if there is something to learn from them."""
+        observer = self.context.observer
+        if observer is None or not drafted:
+            return False
+        forecast = policy.beliefs.forecast
+        news = policy.forecasts and forecast is not None and not forecast.knows(tree.tokens)
+        self._unobserved_cycles += 1
+        if not news and (len(tree) == 1 or self._unobserved_cycles < LOOK_EVERY):
+            return False
+        self._unobserved_cycles = 0
+        observer.arm()
+        return True
+
+    def _learn_experts(
+        self, tree: DraftTree, beliefs: Beliefs, choice: Choice
+    ) -> NDArray[np.int64] | None:
+        """int64 [layer]: the union of the observed decode, learned from; None if it was not seen."""
+        observer = self.context.observer
+        assert observer is not None
+        observer.disarm()
+        ids = observer.selections(len(tree))
+        if ids is None:
+            return None
+        union = union_per_layer(pack(np.maximum(ids, 0), self.model.info.n_experts))
+        if beliefs.forecast is not None:
+            beliefs.forecast.learn(tree, choice.forecast, ids)
+        beliefs.unions.learn(len(tree), float(union.mean()))
+        return union
+
+    def _policy(self, spec: Spec) -> Policy:
+        """The policy of a mode, with what it has learned; modes learn apart from each other."""
+        known = self._policies.get(spec.text)
+        if known is None:
+            known = make_policy(spec, self._new_beliefs(), self.steering_cost, TREE_LIMIT)
+            self._policies[spec.text] = known
+        return known
+
+    def _truncate(self, n: int) -> None:
+        self.context.truncate(n)
+        del self._tokens[n:]
+        if self._drafter is not None:
+            self._drafter.truncate(n)
+
+
+def _shared_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens two texts share."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))

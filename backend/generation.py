@@ -1,0 +1,115 @@
+"""An answer as it is generated: an iterator of text that can be stopped and reports on itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from specfit.planner import Policy
+
+from .report import CycleMeans, CycleReport, Report
+from .sampling import Sampler
+from .text import TextStream
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class Generation:
+    """Iterate over it for pieces of text; inference runs in the iterating thread.
+
+    Stop strings, end-of-generation tokens, the token limit and the context's end cut the committed
+    path at the right token, never after it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompt: Sequence[int],
+        policy: Policy,
+        sampler: Sampler,
+        max_tokens: int | None,
+        stop: Sequence[str],
+    ) -> None:
+        self._engine = engine
+        self._prompt = prompt
+        self._policy = policy
+        self._sampler = sampler
+        room = engine.ctx - len(prompt)
+        self._limit = room if max_tokens is None else max(0, min(max_tokens, room))
+        self._stream = TextStream(stop)
+        self._text: list[str] = []
+        self._fresh: list[str] = []  # text of the present cycle
+        self._cycles: list[CycleReport] = []
+        self._finish_reason = ""
+        self._stop_asked = False
+        self._ttft = self._seconds = 0.0
+        self.tokens: list[int] = []  # generated, an ending token included
+
+    def stop(self) -> None:
+        """Ends the answer after the present cycle; may be called from another thread."""
+        self._stop_asked = True
+
+    @property
+    def last_cycle(self) -> CycleReport | None:
+        return self._cycles[-1] if self._cycles else None
+
+    @property
+    def report(self) -> Report:
+        cycles = self._cycles
+        return Report(
+            text="".join(self._text),
+            finish_reason=self._finish_reason,
+            prompt_tokens=len(self._prompt),
+            completion_tokens=len(self.tokens),
+            ttft_ms=self._ttft * 1e3,
+            seconds=self._seconds,
+            cycles=len(cycles),
+            drafted=sum(c.drafted for c in cycles),
+            accepted=sum(c.accepted for c in cycles),
+            means=CycleMeans.of(cycles),
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        if self._limit == 0:
+            self._finish_reason = "length"
+            return
+        begun = time.perf_counter()
+        self._engine.prefill(self._prompt, self._policy)
+        root = self._sampler.sample(self._engine.context, -1)
+        going = self._take(root)
+        first = time.perf_counter()
+        self._ttft = first - begun
+        yield from self._released()
+        while going and not self._stop_asked:
+            cycle = self._engine.cycle(root, self._policy, self._sampler, self._take)
+            self._cycles.append(cycle.report)
+            root = cycle.tokens[-1]
+            going = not self._finish_reason
+            self._seconds = time.perf_counter() - first
+            yield from self._released()
+        self._finish_reason = self._finish_reason or "stopped"
+        self._fresh.append(self._stream.finish())
+        yield from self._released()
+
+    def _take(self, token: int) -> bool:
+        """Takes a committed token into the answer; False if the answer ends with it."""
+        self.tokens.append(token)
+        model = self._engine.model
+        if model.ends(token):
+            self._finish_reason = "stop"
+            return False
+        self._fresh.append(self._stream.feed(model.piece(token)))
+        if self._stream.stopped:
+            self._finish_reason = "stop"
+        elif len(self.tokens) >= self._limit:
+            self._finish_reason = "length"
+        return not self._finish_reason
+
+    def _released(self) -> Iterator[str]:
+        text = "".join(self._fresh)
+        self._fresh.clear()
+        if text:
+            self._text.append(text)
+            yield text

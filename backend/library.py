@@ -1,0 +1,78 @@
+"""The llama.cpp library: loaded once, quiet, with the few symbols that its Python binding lacks.
+
+llama.cpp logs to stderr, which would corrupt a terminal app; we keep the last lines instead, so
+that a failed load can say why. Symbols of ggml are looked up through the libllama that is mapped:
+loading a second copy of libggml-base crashes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import llama_cpp.llama_cpp as llama
+
+_recent_errors: deque[str] = deque(maxlen=8)
+LOG_LEVEL_ERROR = 4
+# Layer inputs as outputs of a decode (llama-ext.h; C++-mangled, so spelled per compiler).
+_SET_LAYER_INPUT = (
+    "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+    "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
+)
+_GET_LAYER_INPUT = (
+    "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+    "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
+)
+
+
+def _on_log(level: int, text: bytes, _user_data: object) -> None:
+    if level == LOG_LEVEL_ERROR:
+        _recent_errors.append(text.decode("utf-8", "replace").strip())
+
+
+# ctypes does not keep callbacks alive; the module does.
+_log_callback = llama.llama_log_callback(_on_log)
+
+
+def start() -> None:
+    """Makes llama.cpp quiet and ready; calling it again does nothing."""
+    llama.llama_log_set(_log_callback, ctypes.c_void_p(0))
+    llama.llama_backend_init()
+
+
+def take_errors() -> str:
+    """llama.cpp's last error lines as one text, and forgets them."""
+    text = "; ".join(dict.fromkeys(line for line in _recent_errors if line))
+    _recent_errors.clear()
+    return text
+
+
+def symbol(*names: str, restype: Any, argtypes: list[Any]) -> Callable[..., Any]:
+    """The first of `names` that the mapped llama.cpp exports; AttributeError if none is."""
+    for name in names:
+        try:
+            # Not attribute access: that would share one function object, and its types, with others.
+            function = ctypes.CFUNCTYPE(restype, *argtypes)((name, llama._lib))
+        except AttributeError:
+            continue
+        return function
+    raise AttributeError(f"llama.cpp does not export {names[0]}")
+
+
+set_layer_input = symbol(
+    *_SET_LAYER_INPUT,
+    restype=None,
+    argtypes=[ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool],
+)
+get_layer_input = symbol(
+    *_GET_LAYER_INPUT,
+    restype=ctypes.POINTER(ctypes.c_float),
+    argtypes=[ctypes.c_void_p, ctypes.c_uint32],
+)
+
+
+def supports_gpu() -> bool:
+    """Whether this build of llama.cpp can use a GPU that is present."""
+    return bool(llama.llama_supports_gpu_offload())

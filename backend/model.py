@@ -1,0 +1,197 @@
+"""A GGUF model in llama.cpp: loading and placement, vocabulary, chat template."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import llama_cpp.llama_cpp as llama
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+from specfit.models.gguf_info import GgufInfo, read_gguf_info
+
+from . import library
+from .errors import SpecfitError
+
+Message = dict[str, str]
+Progress = Callable[[float], bool]
+
+ALL_LAYERS = 999
+# What every engine falls back to for a model that brings no template of its own.
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the weights go: layers on the GPU, and how many layers' experts stay on the host."""
+
+    gpu_layers: int
+    n_cpu_moe: int
+
+    def expert_layer_weights(self, n_layers: int) -> list[float]:
+        """What an expert of each layer costs, relative to others: nothing where it lies on the GPU.
+
+        Where all layers are alike, all count, and the measured price says how much.
+        """
+        first_gpu_layer = max(0, n_layers - self.gpu_layers)
+        on_host = [layer < self.n_cpu_moe or layer < first_gpu_layer for layer in range(n_layers)]
+        return [1.0] * n_layers if not any(on_host) else [float(host) for host in on_host]
+
+
+def resolve_placement(info: GgufInfo, gpu_layers: int | None, n_cpu_moe: int | None) -> Placement:
+    """The placement that `--gpu-layers` and `--n-cpu-moe` (None: default) mean here.
+
+    Raises SpecfitError if GPU layers are asked of a build without a GPU.
+    """
+    if not library.supports_gpu():
+        if gpu_layers:
+            raise SpecfitError(
+                f"--gpu-layers {gpu_layers}: this build of llama.cpp sees no GPU; build for yours "
+                "with `make setup GPU=cuda` (or vulkan, hip, metal), or leave the option out"
+            )
+        return Placement(0, info.n_layers)
+    layers = ALL_LAYERS if gpu_layers is None or gpu_layers < 0 else gpu_layers
+    on_host = info.n_layers if n_cpu_moe is None else min(n_cpu_moe, info.n_layers)
+    return Placement(layers, on_host if info.n_experts else 0)
+
+
+class Model:
+    """Loaded weights and vocabulary. Close it, or let it be collected, to free them."""
+
+    def __init__(self, path: Path, placement: Placement, progress: Progress | None = None) -> None:
+        """Loads `path`; `progress` is told 0..1 and may return False to cancel.
+
+        Raises ModelFileError for a file that is no sound GGUF, SpecfitError if llama.cpp refuses it.
+        """
+        library.start()
+        self.info = read_gguf_info(path)
+        self.placement = placement
+        params = llama.llama_model_default_params()
+        params.n_gpu_layers = placement.gpu_layers
+        overrides = _expert_overrides(placement)
+        params.tensor_buft_overrides = (
+            ctypes.cast(overrides, ctypes.c_void_p) if overrides is not None else None
+        )
+        cancelled = False
+
+        def on_progress(fraction: float, _user_data: object) -> bool:
+            nonlocal cancelled
+            cancelled = progress is not None and not progress(fraction)
+            return not cancelled
+
+        callback = llama.llama_progress_callback(on_progress)
+        params.progress_callback = callback
+        library.take_errors()
+        handle = llama.llama_model_load_from_file(str(path).encode(), params)
+        if handle is None:
+            if cancelled:
+                raise SpecfitError(f"loading {path.name} was cancelled")
+            raise SpecfitError(f"llama.cpp cannot load {path}: {library.take_errors()}")
+        self.handle = handle
+        self._finalizer = weakref.finalize(self, llama.llama_model_free, handle)
+        vocab = llama.llama_model_get_vocab(handle)
+        assert vocab is not None
+        self.vocab = vocab
+        self.n_vocab = int(llama.llama_vocab_n_tokens(vocab))
+        self.n_layers = int(llama.llama_model_n_layer(handle))
+        self.n_embd = int(llama.llama_model_n_embd(handle))
+        self.context_length = int(llama.llama_model_n_ctx_train(handle))
+        self._pieces: dict[int, bytes] = {}
+
+    def close(self) -> None:
+        self._finalizer()
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether single cells of its memory can be dropped: what verifying a draft needs."""
+        return not (
+            llama.llama_model_is_recurrent(self.handle) or llama.llama_model_is_hybrid(self.handle)
+        )
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        data = text.encode()
+        room = len(data) + 8
+        while True:
+            buffer = (llama.llama_token * room)()
+            n = llama.llama_tokenize(
+                self.vocab, data, len(data), buffer, room, add_special, parse_special
+            )
+            if n >= 0:
+                return list(buffer[:n])
+            room = -n
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that `token` adds to a text; nothing for control tokens."""
+        known = self._pieces.get(token)
+        if known is None:
+            buffer = ctypes.create_string_buffer(256)
+            n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, False)
+            if n < 0:
+                buffer = ctypes.create_string_buffer(-n)
+                n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, False)
+            known = self._pieces[token] = buffer.raw[:n]
+        return known
+
+    def ends(self, token: int) -> bool:
+        """Whether `token` ends a generation (EOS, end of turn …)."""
+        return bool(llama.llama_vocab_is_eog(self.vocab, token))
+
+    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """The conversation as the model's own chat template writes it, ready to be answered.
+
+        Raises SpecfitError if the template refuses the messages.
+        """
+        text = self._render(messages)
+        bos = self._special_text(llama.llama_vocab_bos(self.vocab))
+        add_special = not (bos and text.startswith(bos))
+        return self.tokenize(text, add_special=add_special, parse_special=True)
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        template = llama.llama_model_chat_template(self.handle, None)
+        try:
+            formatter = Jinja2ChatFormatter(
+                template.decode() if template else CHATML,
+                eos_token=self._special_text(llama.llama_vocab_eos(self.vocab)),
+                bos_token=self._special_text(llama.llama_vocab_bos(self.vocab)),
+            )
+            return str(formatter(messages=messages).prompt)  # type: ignore[arg-type]
+        except (jinja2.TemplateError, ValueError, TypeError) as error:
+            raise SpecfitError(
+                f"the model's chat template refuses these messages: {error}"
+            ) from error
+
+    def _special_text(self, token: int) -> str:
+        if token < 0:
+            return ""
+        return (llama.llama_vocab_get_text(self.vocab, token) or b"").decode("utf-8", "replace")
+
+
+class _BufferOverride(ctypes.Structure):
+    """llama_model_tensor_buft_override, which the binding leaves out."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p))
+
+
+def _expert_overrides(placement: Placement) -> ctypes.Array[_BufferOverride] | None:
+    """Keeps the experts of the first `n_cpu_moe` layers in host memory; None if nothing is moved.
+
+    Without GPU layers there is nothing to keep back, and naming the plain CPU buffer would forgo
+    the weights that llama.cpp repacks for the processor.
+    """
+    if placement.gpu_layers == 0 or placement.n_cpu_moe == 0:
+        return None
+    host_buffer = library.symbol(
+        "ggml_backend_cpu_buffer_type", restype=ctypes.c_void_p, argtypes=[]
+    )()
+    experts = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+    rows = [
+        _BufferOverride(experts.format(layer).encode(), host_buffer)
+        for layer in range(placement.n_cpu_moe)
+    ]
+    return (_BufferOverride * (len(rows) + 1))(*rows, _BufferOverride(None, None))

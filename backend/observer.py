@@ -1,0 +1,135 @@
+"""Which experts each verified token used, through the eval callback of llama.cpp.
+
+The callback is a page of C (`observer.c`), compiled at first use by the system's compiler into the
+user's cache folder. Without a compiler there is no observation; the planner then works from its
+priors, and one line says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import llama_cpp
+import llama_cpp.llama_cpp as llama
+import numpy as np
+import platformdirs
+from numpy.typing import NDArray
+
+from . import library
+from .errors import SpecfitError
+
+SOURCE = Path(__file__).with_name("observer.c")
+
+
+class _State(ctypes.Structure):
+    _fields_ = (
+        ("armed", ctypes.c_int32),
+        ("n_layers", ctypes.c_int32),
+        ("n_used", ctypes.c_int32),
+        ("max_rows", ctypes.c_int32),
+        ("ids", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("scratch", ctypes.c_void_p),
+        ("scratch_bytes", ctypes.c_int64),
+        ("tensor_get", ctypes.c_void_p),
+        ("spent_ns", ctypes.c_int64),
+    )
+
+
+class Observer:
+    """Buffers that the native callback fills; hand `callback` and `address` to the context.
+
+    Raises SpecfitError if the callback cannot be compiled or loaded.
+    """
+
+    def __init__(self, n_layers: int, n_experts: int, n_used: int, max_rows: int) -> None:
+        native = ctypes.CDLL(str(compiled()))
+        self._ids = np.zeros((n_layers, max_rows, n_used), np.int32)
+        self._rows = np.zeros(n_layers, np.int32)
+        self._scratch = np.zeros(max_rows * n_experts, np.int32)
+        self._tensor_get = library.symbol(
+            "ggml_backend_tensor_get",
+            restype=None,
+            argtypes=[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t],
+        )
+        self._state = _State(
+            armed=0,
+            n_layers=n_layers,
+            n_used=n_used,
+            max_rows=max_rows,
+            ids=self._ids.ctypes.data,
+            rows=self._rows.ctypes.data,
+            scratch=self._scratch.ctypes.data,
+            scratch_bytes=self._scratch.nbytes,
+            tensor_get=ctypes.cast(self._tensor_get, ctypes.c_void_p),
+            spent_ns=0,
+        )
+        self.callback = ctypes.cast(native.specfit_observe, llama.ggml_backend_sched_eval_callback)
+        self.address = ctypes.addressof(self._state)
+
+    def arm(self) -> None:
+        """The next decode is observed, up to max_rows rows."""
+        self._rows[:] = 0
+        self._state.spent_ns = 0
+        self._state.armed = 1
+
+    def disarm(self) -> None:
+        self._state.armed = 0
+
+    def selections(self, n_rows: int) -> NDArray[np.int32] | None:
+        """int32 [row, layer, n_used] of the decode since `arm`; None if a layer shows less.
+
+        A dense layer of a mixed model has no router and shows experts -1.
+        """
+        routed = self._rows > 0
+        if not routed.any() or (self._rows[routed] != n_rows).any():
+            return None
+        ids = self._ids[:, :n_rows].transpose(1, 0, 2).copy()
+        ids[:, ~routed] = -1
+        return ids
+
+    @property
+    def spent_ms(self) -> float:
+        """Time that the callback spent copying since `arm`."""
+        return float(self._state.spent_ns) / 1e6
+
+
+def compiled() -> Path:
+    """The compiled callback, built now if this source was not yet built against these headers.
+
+    Raises SpecfitError if there is no compiler or it fails.
+    """
+    headers = Path(llama_cpp.__file__).resolve().parent.parent / "include"
+    source = SOURCE.read_bytes()
+    header = (headers / "ggml.h").read_bytes() if (headers / "ggml.h").exists() else b""
+    key = hashlib.sha256(source + header + sys.platform.encode()).hexdigest()[:16]
+    target = platformdirs.user_cache_path("specfit") / "native" / f"observer-{key}.so"
+    if target.exists():
+        return target
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or not header:
+        missing = "C compiler" if header else "ggml.h of llama-cpp-python"
+        raise SpecfitError(f"experts cannot be observed: no {missing} was found")
+    scratch = target.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            [compiler, "-O2", "-shared", "-fPIC", f"-I{headers}", str(SOURCE), "-o", str(scratch)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        scratch.replace(target)  # atomic: two processes may build at once
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = getattr(error, "stderr", None) or str(error)
+        raise SpecfitError(
+            f"experts cannot be observed: {compiler} failed on {SOURCE.name}: "
+            f"{reason.strip().splitlines()[0]}"
+        ) from error
+    return target

@@ -1,0 +1,63 @@
+"""Cost profiles: what cycles cost on another machine, measured there, shipped with the package.
+
+A profile is JSON: "points" of {"rows", "union", "ms"} (verified rows, mean union of experts per layer,
+milliseconds of one decode), "draft_level_ms", and "top_k". Its mean union per layer is read as the
+model's own, so that drafting keeps its true share of a cycle. A profile that has one union per row
+count may borrow the price of an expert: "expert_price": {"profile": NAME, "share": part of it}.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from specfit.planner import CostPoint, CycleCost, FloatArray, cost_from_points
+
+from .errors import SpecfitError
+
+FOLDER = Path(__file__).with_name("profiles")
+
+
+def shipped_profiles() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def load_profile(name_or_path: str, layer_weights: FloatArray, max_rows: int) -> CycleCost:
+    """The cost of a cycle under a shipped profile or a file, for a model of `layer_weights`.
+
+    Raises SpecfitError, naming the file, if there is no such profile or it is malformed.
+    """
+    path = FOLDER / f"{name_or_path}.json"
+    if not path.exists():
+        path = Path(name_or_path)
+    if not path.is_file():
+        raise SpecfitError(
+            f"--cost-profile {name_or_path}: no such file, and the shipped profiles are "
+            + ", ".join(shipped_profiles())
+        )
+    try:
+        profile = json.loads(path.read_text(encoding="utf-8"))
+        return _cost(profile, layer_weights, max_rows)
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        raise SpecfitError(
+            f"--cost-profile {name_or_path} is not a cost profile ({type(error).__name__}: "
+            f'{error}); it needs "points" of rows, union and ms, and "draft_level_ms"'
+        ) from error
+
+
+def _cost(profile: dict[str, Any], layer_weights: FloatArray, max_rows: int) -> CycleCost:
+    # A dense model has no experts to weigh; one layer of weight 1 lets the points be read.
+    weights = layer_weights if layer_weights.sum() > 0 else layer_weights[:0]
+    price = None
+    if borrowed := profile.get("expert_price"):
+        lender = load_profile(str(borrowed["profile"]), weights, max_rows)
+        price = lender.expert_ms * float(borrowed["share"])
+    return cost_from_points(
+        [CostPoint(int(p["rows"]), float(p["union"]), float(p["ms"])) for p in profile["points"]],
+        top_k=int(profile.get("top_k", 8)),
+        layer_weights=weights,
+        draft_ms=float(profile["draft_level_ms"]),
+        max_rows=max_rows,
+        default_expert_ms=price,
+    )

@@ -1,0 +1,97 @@
+"""What a generation was and what it cost, per cycle and in the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class CycleReport:
+    """One cycle; times in milliseconds.
+
+    rows: verified tokens, the root included. drafted: rows - 1. accepted: drafts committed.
+    union_per_layer: mean over layers of the experts that the rows used; None if not observed.
+    observe_ms: what reading the experts cost, a part of the measured cycle.
+    predicted_cycle_ms: on this machine, whatever profile steered the plan.
+    """
+
+    rows: int
+    accepted: int
+    committed: int
+    union_per_layer: float | None
+    draft_ms: float
+    plan_ms: float
+    verify_ms: float
+    observe_ms: float
+    predicted_cycle_ms: float
+    measured_cycle_ms: float
+    predicted_committed: float
+
+    @property
+    def drafted(self) -> int:
+        return self.rows - 1
+
+
+@dataclass(frozen=True)
+class CycleMeans:
+    """Means per cycle; unions over the cycles in which they were observed."""
+
+    mean_acceptance_length: float = 0.0
+    rows_per_cycle: float = 0.0
+    union_per_layer: float = 0.0
+    draft_ms: float = 0.0
+    plan_ms: float = 0.0
+    verify_ms: float = 0.0
+    observe_ms: float = 0.0
+    predicted_cycle_ms: float = 0.0
+    measured_cycle_ms: float = 0.0
+    predicted_committed: float = 0.0
+    measured_committed: float = 0.0
+
+    @classmethod
+    def of(cls, cycles: Sequence[CycleReport]) -> CycleMeans:
+        if not cycles:
+            return cls()
+
+        def mean(values: Sequence[float]) -> float:
+            return sum(values) / len(values) if values else 0.0
+
+        committed = mean([c.committed for c in cycles])
+        same_name = {f.name for f in fields(CycleReport)} & {f.name for f in fields(cls)}
+        means = {
+            name: mean([value for c in cycles if (value := getattr(c, name)) is not None])
+            for name in same_name
+        }
+        return cls(
+            **means,
+            mean_acceptance_length=committed,
+            rows_per_cycle=mean([c.rows for c in cycles]),
+            measured_committed=committed,
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """A generation, finished or so far.
+
+    finish_reason: "stop" (end of turn or stop string), "length" or "stopped" (by the user); "" while
+    it runs. seconds: decoding only, from the first token to the last.
+    """
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    ttft_ms: float
+    seconds: float
+    cycles: int
+    drafted: int
+    accepted: int
+    means: CycleMeans
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the tokens after the first, which the prompt paid for."""
+        decoded = self.completion_tokens - 1
+        return decoded / self.seconds if decoded > 0 and self.seconds > 0 else 0.0

@@ -1,0 +1,59 @@
+"""llama.cpp's own sampler chain, so that speculation samples exactly as it does."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from dataclasses import dataclass
+
+import llama_cpp.llama_cpp as llama
+
+from .context import Context
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn; names and meanings are llama.cpp's.
+
+    temp: 0 takes the likeliest token. top_k: 0 is off. top_p: 1 is off. min_p: 0 is off.
+    seed: None draws one at random for every generation.
+    """
+
+    temp: float = 0.7
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.05
+    seed: int | None = None
+
+
+# The model card of Qwen3 recommends these for thinking, its default mode.
+QWEN3 = Sampling(temp=0.6, top_k=20, top_p=0.95, min_p=0.0)
+
+
+class Sampler:
+    """A sampler chain with its state: random numbers, and what was sampled."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        chain = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
+        if sampling.temp <= 0:
+            llama.llama_sampler_chain_add(chain, llama.llama_sampler_init_greedy())
+        else:
+            seed = secrets.randbits(32) if sampling.seed is None else sampling.seed & 0xFFFFFFFF
+            if sampling.top_k > 0:
+                llama.llama_sampler_chain_add(chain, llama.llama_sampler_init_top_k(sampling.top_k))
+            if sampling.top_p < 1:
+                llama.llama_sampler_chain_add(
+                    chain, llama.llama_sampler_init_top_p(sampling.top_p, 1)
+                )
+            if sampling.min_p > 0:
+                llama.llama_sampler_chain_add(
+                    chain, llama.llama_sampler_init_min_p(sampling.min_p, 1)
+                )
+            llama.llama_sampler_chain_add(chain, llama.llama_sampler_init_temp(sampling.temp))
+            llama.llama_sampler_chain_add(chain, llama.llama_sampler_init_dist(seed))
+        self._chain = chain
+        self._finalizer = weakref.finalize(self, llama.llama_sampler_free, chain)
+
+    def sample(self, context: Context, row: int) -> int:
+        """Draws the token after `row` of the last decode, and remembers it."""
+        return int(llama.llama_sampler_sample(self._chain, context.handle, row))

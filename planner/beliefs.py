@@ -1,0 +1,39 @@
+"""What has been learned about a model pair while it ran; every mode reports by it, some plan by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .acceptance import Acceptance
+from .forecast import Forecast
+from .tree import FloatArray
+
+
+class UnionByRows:
+    """Mean union of experts per layer by the number of rows: all that a count-only planner knows."""
+
+    def __init__(self, prior: FloatArray) -> None:
+        """prior: float64 [rows + 1], expected union per layer; entry 0 unused."""
+        self.mean = prior.astype(np.float64, copy=True)
+
+    def learn(self, rows: int, union_per_layer: float) -> None:
+        # Neighbouring row counts are alike, so the whole curve moves with the point.
+        error = union_per_layer / self.mean[rows] - 1
+        distance = np.abs(np.log2(np.maximum(np.arange(len(self.mean)), 1) / rows))
+        self.mean[2:] *= 1 + 0.1 * error * np.exp2(-4 * distance[2:])
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """acceptance: chances of draft nodes. forecast: their experts; None for a dense model.
+
+    unions:        unions by row count; all zero for a dense model.
+    layer_weights: float64 [layer], what an expert of each layer costs; empty for a dense model.
+    """
+
+    acceptance: Acceptance
+    forecast: Forecast | None
+    unions: UnionByRows
+    layer_weights: FloatArray
