@@ -1,0 +1,1 @@
+"""What people run: `specfit-chat`, `specfit-batch`, `specfit-bench`."""

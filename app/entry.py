@@ -1,0 +1,90 @@
+"""How every command starts and ends: one sentence on stderr for what the user can put right.
+
+Exit codes: 0 done, 2 something the user can put right, 130 interrupted, 141 the reader of our
+output went away. Anything else is a defect of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+USER_ERROR = 2
+INTERRUPTED = 128 + signal.SIGINT
+READER_GONE = 128 + 13  # SIGPIPE
+
+
+class AppError(Exception):
+    """What the user asked for cannot be done; the message says why, in one sentence."""
+
+
+def run(command: click.Command, name: str) -> NoReturn:
+    """Runs `command` with the process's arguments and exits with its code."""
+    try:
+        code = command.main(prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+    except click.Abort:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        _drop_stdout()
+        code = READER_GONE
+    except Exception as error:
+        sentence = user_sentence(error)
+        if sentence is None:
+            raise
+        say(f"{name}: {sentence}")
+        code = USER_ERROR
+    sys.exit(code or 0)
+
+
+def user_sentence(error: BaseException) -> str | None:
+    """What to tell the user about `error`; None if it is not something that they can put right."""
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        return f"{error.filename}: {reason}" if error.filename is not None else reason
+    if isinstance(error, (AppError, *_engine_errors())):
+        return " ".join(str(error).split())
+    return None
+
+
+@contextmanager
+def about(what: str | Path) -> Iterator[None]:
+    """Names `what` in an OSError that comes out of the block; a closed pipe stays itself."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise AppError(f"{what}: {error.strerror or error}") from error
+
+
+def say(text: str) -> None:
+    """A line for the user on stderr, never an error of its own."""
+    with suppress(OSError):  # nobody may be listening, and there is nobody else to tell
+        click.echo(text, err=True)
+
+
+def _engine_errors() -> tuple[type[BaseException], ...]:
+    """The engine's error types, if it was loaded at all: importing it takes a second."""
+    known = (("specfit.backend", "SpecfitError"), ("specfit.models", "ModelFileError"))
+    return tuple(
+        getattr(sys.modules[module], name)
+        for module, name in known
+        if hasattr(sys.modules.get(module), name)
+    )
+
+
+def _drop_stdout() -> None:
+    """Points stdout at nothing, so that the interpreter's last flush does not complain."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

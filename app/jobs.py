@@ -1,0 +1,109 @@
+"""Work for a thread beside the chat's event loop: loading the engine, and one answer.
+
+The thread only leaves what it has in the job, and the chat looks at it some 25 times a second. So
+a fast stream costs the chat no more than a slow one, and nothing ever waits for the other side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Event, Lock
+from typing import TYPE_CHECKING
+
+from .entry import user_sentence
+
+if TYPE_CHECKING:
+    from specfit.backend import Engine, Generation, Report
+
+Load = Callable[[Callable[[float], bool]], "Engine"]
+REPORT_EVERY_S = 0.1
+
+
+class LoadJob:
+    """Loads an engine.
+
+    Read `fraction` (0..1; None before anything is known), and once `done` is set, `engine` or
+    `error`.
+    """
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._cancelled = Event()
+        self.fraction: float | None = None
+        self.engine: Engine | None = None
+        self.error: Exception | None = None
+        self.done = Event()
+
+    def run(self) -> None:
+        """In the thread. An error that the user can put right is kept; others are raised."""
+        try:
+            self.engine = self._load(self._advance)
+        except Exception as error:
+            if user_sentence(error) is None:
+                raise
+            self.error = error
+        finally:
+            self.done.set()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def _advance(self, fraction: float) -> bool:
+        self.fraction = fraction
+        return not self._cancelled.is_set()
+
+
+class AnswerJob:
+    """Generates one answer.
+
+    Read `take()` and `report` while it runs; once `done` is set, `report` is final, and `error`
+    says in a sentence why the answer failed, if it did.
+    """
+
+    def __init__(self, start: Callable[[], Generation]) -> None:
+        self._start = start
+        self._generation: Generation | None = None
+        self._stopping = Event()
+        self._lock = Lock()
+        self._pieces: list[str] = []
+        self.report: Report | None = None
+        self.error: str | None = None
+        self.done = Event()
+
+    def run(self) -> None:
+        """In the thread. An error that the user can put right is kept; others are raised."""
+        try:
+            self._generate()
+        except Exception as error:
+            self.error = user_sentence(error)
+            if self.error is None:
+                raise
+        finally:
+            self.done.set()
+
+    def stop(self) -> None:
+        """Ends the answer after the present cycle; what there is stays."""
+        self._stopping.set()
+        if self._generation is not None:
+            self._generation.stop()
+
+    def take(self) -> str:
+        """The text that came since the last call."""
+        with self._lock:
+            text = "".join(self._pieces)
+            self._pieces.clear()
+        return text
+
+    def _generate(self) -> None:
+        self._generation = generation = self._start()
+        if self._stopping.is_set():  # asked for while it was starting
+            generation.stop()
+        reported = time.monotonic()
+        for piece in generation:
+            with self._lock:
+                self._pieces.append(piece)
+            if time.monotonic() - reported >= REPORT_EVERY_S:
+                self.report = generation.report
+                reported = time.monotonic()
+        self.report = generation.report

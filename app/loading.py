@@ -1,0 +1,61 @@
+"""Loading the engine from a command line: progress on a terminal, Ctrl-C, notices."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from .entry import say, user_sentence
+from .interrupts import Interrupts
+from .options import ModelChoice
+
+if TYPE_CHECKING:
+    from specfit.backend import Engine
+
+
+@contextmanager
+def loaded_engine(
+    choice: ModelChoice, interrupts: Interrupts, *, drafting: bool, quiet: bool = False
+) -> Iterator[Engine]:
+    """An engine for the block, closed after it.
+
+    drafting: whether any generation will draft. quiet: say notices only where stderr is a terminal.
+    Raises SpecfitError or ModelFileError if it cannot be loaded, KeyboardInterrupt on Ctrl-C.
+    """
+    engine = _load(choice, interrupts, drafting)
+    with engine:
+        if sys.stderr.isatty() or not quiet:
+            for notice in engine.notices:
+                say(notice)
+        yield engine
+
+
+def _load(choice: ModelChoice, interrupts: Interrupts, drafting: bool) -> Engine:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("Loading the model"), BarColumn())
+    shown = sys.stderr.isatty()
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
+        task = bar.add_task("", total=None)  # a moving bar, until there is something to measure
+
+        def advance(fraction: float) -> bool:
+            bar.update(task, total=1.0, completed=fraction)
+            return not interrupts.pending
+
+        options = choice.load_options(drafting=drafting)
+        from specfit.backend import Engine
+
+        try:
+            engine = Engine.load(options, progress=advance)
+        except Exception as error:
+            if user_sentence(error) is not None:
+                interrupts.check()  # cancelled by the user: not an error to explain
+            raise
+    if interrupts.pending:
+        engine.close()
+        raise KeyboardInterrupt
+    return engine

@@ -1,0 +1,196 @@
+"""The options that all commands share, named as llama.cpp names them.
+
+A decorator declares a group of options and hands the command one frozen value for it. The engine
+is imported only when a value is turned into the engine's own, so that --help stays instant.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .entry import AppError
+
+if TYPE_CHECKING:
+    from specfit.backend import LoadOptions, Sampling, Spec
+
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+
+RANDOM_SEED = -1
+NO_LIMIT = -1
+ALL_LAYERS = -1
+# What llama.cpp's types hold, and the most threads that it takes.
+MAX_INT = 2**31 - 1
+MAX_SEED = 2**32 - 1
+MAX_THREADS = 512
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Which model is loaded, and how; None means the engine's default.
+
+    Raises click.UsageError for options that contradict each other.
+    """
+
+    model: Path | None
+    model_draft: Path | None
+    gpu_layers: int | None
+    cpu_moe: bool
+    n_cpu_moe: int | None
+    ctx_size: int | None
+    threads: int | None
+    cost_profile: str | None
+
+    def __post_init__(self) -> None:
+        if self.cpu_moe and self.n_cpu_moe is not None:
+            raise click.UsageError("--cpu-moe and --n-cpu-moe contradict each other; give one.")
+
+    def load_options(self, *, drafting: bool) -> LoadOptions:
+        """The engine's options. Imports the engine, which takes seconds.
+
+        drafting: whether any generation will draft; without, the engine is a plain llama.cpp.
+        """
+        from specfit.backend import LoadOptions
+
+        return LoadOptions(
+            model=self.model,
+            head=self.model_draft,
+            gpu_layers=self.gpu_layers,
+            n_cpu_moe=self.n_cpu_moe,
+            ctx=self.ctx_size,
+            threads=self.threads,
+            cost_profile=self.cost_profile,
+            drafting=drafting,
+        )
+
+
+@dataclass(frozen=True)
+class SamplingChoice:
+    """Sampling values given by the user; None leaves the model's recommended value."""
+
+    temp: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int | None
+
+    def over(self, recommended: Sampling) -> Sampling:
+        """The recommended values with the user's in their place."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        changes = {name: value for name, value in given.items() if value is not None}
+        if changes.get("seed") == RANDOM_SEED:
+            changes["seed"] = None
+        return replace(recommended, **changes)
+
+
+def parse_spec(text: str) -> Spec:
+    """The engine's reading of a speculation mode; raises AppError for an unknown one."""
+    from specfit.planner import Spec
+
+    try:
+        return Spec.parse(text)
+    except ValueError as error:
+        raise AppError(str(error)) from error
+
+
+class _Finite(click.FloatRange):
+    """A range of numbers; "nan", which compares with nothing, and "inf" are outside every one."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
+def _grouped(name: str, kind: type[Any], options: list[Decorator]) -> Decorator:
+    """Declares `options` and passes their values to the command as `kind(...)` named `name`."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            values = {field.name: kwargs.pop(field.name) for field in fields(kind)}
+            return command(*args, **kwargs, **{name: kind(**values)})
+
+        for option in reversed(options):
+            option(wrapper)
+        return wrapper
+
+    return decorate
+
+
+model_options = _grouped(
+    "choice",
+    ModelChoice,
+    [
+        click.option("-m", "--model", type=click.Path(path_type=Path), metavar="FILE",
+                     help="GGUF model; without it, the small model that comes with SpecFit."),
+        click.option("-md", "--model-draft", type=click.Path(path_type=Path), metavar="PATH",
+                     help="EAGLE-3 head of that model: a folder or a safetensors file."),
+        click.option("-ngl", "--gpu-layers", type=click.IntRange(ALL_LAYERS, MAX_INT),
+                     metavar="N",
+                     help="Layers on the GPU; -1 is all. Default: all if this build has a GPU."),
+        click.option("--cpu-moe", is_flag=True,
+                     help="Keep all experts in host memory (the default)."),
+        click.option("--n-cpu-moe", type=click.IntRange(0, MAX_INT), metavar="N",
+                     help="Keep only the first N layers' experts in host memory; 0: none."),
+        click.option("-c", "--ctx-size", type=click.IntRange(1, MAX_INT), metavar="N",
+                     help="Context in tokens. Default: 4096, or what the model was trained for."),
+        click.option("-t", "--threads", type=click.IntRange(1, MAX_THREADS), metavar="N",
+                     help="CPU threads. Default: the physical cores."),
+        click.option("--cost-profile", metavar="NAME|FILE",
+                     help="Plan as if verification cost what it costs on another machine."),
+    ],
+)  # fmt: skip
+
+sampling_options = _grouped(
+    "sampling_choice",
+    SamplingChoice,
+    [
+        click.option("--temp", type=_Finite(min=0), metavar="T",
+                     help="Temperature; 0 takes the likeliest token. Default, as for all sampling "
+                     "options: what the model's makers recommend."),
+        click.option("--top-k", type=click.IntRange(0, MAX_INT), metavar="K", help="0 is off."),
+        click.option("--top-p", type=_Finite(0, 1), metavar="P", help="1 is off."),
+        click.option("--min-p", type=_Finite(0, 1), metavar="P", help="0 is off."),
+        click.option("-s", "--seed", type=click.IntRange(RANDOM_SEED, MAX_SEED), metavar="N",
+                     help="Seed of the sampler; -1 draws one."),
+    ],
+)  # fmt: skip
+
+
+def predict_option(default: int, meaning: str) -> Decorator:
+    """-n/--predict with the command's own default, which `meaning` puts into words."""
+    return click.option(
+        "-n",
+        "--predict",
+        type=click.IntRange(NO_LIMIT, MAX_INT),
+        default=default,
+        metavar="N",
+        help=f"Most tokens to generate. Default: {meaning}.",
+    )
+
+
+def token_limit(predict: int) -> int | None:
+    """-n as the engine takes it; None is no limit but the context."""
+    return None if predict == NO_LIMIT else predict
+
+
+spec_option = click.option(
+    "--spec",
+    default="specfit",
+    show_default=True,
+    metavar="MODE",
+    help="Speculation: off, chain:K, eagle3[:TOTAL[:DEPTH[:K]]], count, specfit[:ratio].",
+)
