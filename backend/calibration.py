@@ -1,9 +1,9 @@
 """Measures what a cycle costs here, in seconds, and remembers it.
 
-For every row count two decodes are timed: n times the same token in n sequences of their own, whose
-union of experts is that of one token, and n different tokens, whose union is wide. Row counts are
-alternated, since llama.cpp rebuilds its graph when n changes, as it does between cycles of different
-size. The result is kept in the user's cache folder under a key of all that it depends on.
+For every row count two decodes are timed: n times the same token in n sequences of their own,
+whose union of experts is that of one token, and n different tokens, whose union is wide. Row counts
+are alternated, since llama.cpp rebuilds its graph when n changes, as it does between cycles of
+different size. The result is kept in the user's cache folder under a key of all it depends on.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Measured:
 
 
 def calibrated(
-    context: Context, head: Eagle3Head | None, progress: Callable[[float], None] | None = None
+    context: Context, head: Eagle3Head | None, progress: Callable[[float], object] | None = None
 ) -> Measured:
     """This machine's costs for `context`: from the cache, else measured now (and cached).
 
@@ -76,7 +76,7 @@ def calibrated(
 
 
 def measure(
-    context: Context, head: Eagle3Head | None, progress: Callable[[float], None] | None = None
+    context: Context, head: Eagle3Head | None, progress: Callable[[float], object] | None = None
 ) -> Measured:
     model = context.model
     rng = np.random.default_rng(0)

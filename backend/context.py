@@ -139,15 +139,12 @@ class Context:
             self._held = [min(held, n) for held in self._held]
 
     def features(self, rows: int) -> Features:
-        """float32 [rows, taps * n_embd]: inputs of the tapped layers in the last decode (a copy)."""
+        """float32 [rows, taps * n_embd]: inputs of the tapped layers in the last decode."""
         width = self.model.n_embd
         out = np.empty((rows, len(self.taps) * width), np.float32)
         for i, tap in enumerate(self.taps):
-            address = ctypes.cast(library.get_layer_input(self.handle, tap), ctypes.c_void_p).value
-            source = (ctypes.c_float * (rows * width)).from_address(address)
-            out[:, i * width : (i + 1) * width] = np.frombuffer(source, np.float32).reshape(
-                rows, width
-            )
+            inputs = library.get_layer_input(self.handle, tap)
+            out[:, i * width : (i + 1) * width] = np.ctypeslib.as_array(inputs, (rows, width))
         return out
 
     def logits(self, row: int) -> NDArray[np.float32]:

@@ -217,7 +217,7 @@ class Engine:
     def _learn_experts(
         self, tree: DraftTree, beliefs: Beliefs, choice: Choice
     ) -> NDArray[np.int64] | None:
-        """int64 [layer]: the union of the observed decode, learned from; None if it was not seen."""
+        """int64 [layer]: the union of the observed decode, after learning it; None if unseen."""
         observer = self.context.observer
         assert observer is not None
         observer.disarm()

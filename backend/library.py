@@ -53,12 +53,17 @@ def symbol(*names: str, restype: Any, argtypes: list[Any]) -> Callable[..., Any]
     """The first of `names` that the mapped llama.cpp exports; AttributeError if none is."""
     for name in names:
         try:
-            # Not attribute access: that would share one function object, and its types, with others.
+            # Not attribute access: that would share one function object and its types.
             function = ctypes.CFUNCTYPE(restype, *argtypes)((name, llama._lib))
         except AttributeError:
             continue
         return function
     raise AttributeError(f"llama.cpp does not export {names[0]}")
+
+
+def address_of(function: Any) -> int:
+    """Where a `symbol` lies, to be handed to native code."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 set_layer_input = symbol(

@@ -103,7 +103,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     )
     measured = None
     if head is not None:
-        measured = calibrated(context, head, lambda done: share(0.9 + 0.1 * done) and None)
+        measured = calibrated(context, head, lambda done: share(0.9 + 0.1 * done))
     own = _own_cost(measured, weights, model.info.n_experts_used)
     steering = own
     if options.cost_profile is not None:

@@ -67,7 +67,7 @@ class Model:
     def __init__(self, path: Path, placement: Placement, progress: Progress | None = None) -> None:
         """Loads `path`; `progress` is told 0..1 and may return False to cancel.
 
-        Raises ModelFileError for a file that is no sound GGUF, SpecfitError if llama.cpp refuses it.
+        Raises ModelFileError for a file that is no sound GGUF, SpecfitError if llama.cpp refuses.
         """
         library.start()
         self.info = read_gguf_info(path)
@@ -160,7 +160,7 @@ class Model:
                 eos_token=self._special_text(llama.llama_vocab_eos(self.vocab)),
                 bos_token=self._special_text(llama.llama_vocab_bos(self.vocab)),
             )
-            return str(formatter(messages=messages).prompt)  # type: ignore[arg-type]
+            return str(formatter(messages=messages).prompt)
         except (jinja2.TemplateError, ValueError, TypeError) as error:
             raise SpecfitError(
                 f"the model's chat template refuses these messages: {error}"

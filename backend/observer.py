@@ -67,10 +67,10 @@ class Observer:
             rows=self._rows.ctypes.data,
             scratch=self._scratch.ctypes.data,
             scratch_bytes=self._scratch.nbytes,
-            tensor_get=ctypes.cast(self._tensor_get, ctypes.c_void_p),
+            tensor_get=library.address_of(self._tensor_get),
             spent_ns=0,
         )
-        self.callback = ctypes.cast(native.specfit_observe, llama.ggml_backend_sched_eval_callback)
+        self.callback = llama.ggml_backend_sched_eval_callback(("specfit_observe", native))
         self.address = ctypes.addressof(self._state)
 
     def arm(self) -> None:

@@ -1,9 +1,9 @@
 """Cost profiles: what cycles cost on another machine, measured there, shipped with the package.
 
-A profile is JSON: "points" of {"rows", "union", "ms"} (verified rows, mean union of experts per layer,
-milliseconds of one decode), "draft_level_ms", and "top_k". Its mean union per layer is read as the
-model's own, so that drafting keeps its true share of a cycle. A profile that has one union per row
-count may borrow the price of an expert: "expert_price": {"profile": NAME, "share": part of it}.
+A profile is JSON: "points" of {"rows", "union", "ms"} (verified rows, mean union of experts per
+layer, milliseconds of one decode), "draft_level_ms", and "top_k". Its mean union per layer is read
+as the model's own, so that drafting keeps its true share of a cycle. A profile that has one union
+per row count may borrow an expert's price: "expert_price": {"profile": NAME, "share": part of it}.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ class CycleMeans:
 class Report:
     """A generation, finished or so far.
 
-    finish_reason: "stop" (end of turn or stop string), "length" or "stopped" (by the user); "" while
-    it runs. seconds: decoding only, from the first token to the last.
+    finish_reason: "stop" (end of turn or stop string), "length" or "stopped" (by the user); ""
+    while it runs. seconds: decoding only, from the first token to the last.
     """
 
     text: str

@@ -1,10 +1,10 @@
 """The acceptance rule.
 
-Drafts are deterministic, so the rule is the simplest there is: sample the next token from the target
-with the user's own sampler; if it is a child of the node, move there and go on, else it is the new
-root. Each committed token costs one sampler call, in the order of plain decoding, so penalties,
-grammars and the random numbers are those of plain decoding, and the text keeps the target's
-distribution however the tree was pruned.
+Drafts are deterministic, so the rule is the simplest there is: sample the next token from the
+target with the user's own sampler; if it is a child of the node, move there and go on, else it is
+the new root. Each committed token costs one sampler call, in the order of plain decoding, so
+penalties, grammars and the random numbers are those of plain decoding, and the text keeps the
+target's distribution however the tree was pruned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from specfit.planner import DraftTree
 def walk(
     tree: DraftTree, sample: Callable[[int], int], goes_on: Callable[[int], bool]
 ) -> tuple[list[int], list[int]]:
-    """The accepted path (nodes, root first) and the committed tokens, one more than drafts accepted.
+    """The accepted path (nodes, root first) and the committed tokens, as many as the path's nodes.
 
     sample:  draws the target's token after a node.
     goes_on: told every token as it is committed; False ends the text with that token.

@@ -1,4 +1,7 @@
-"""The planner: pure functions of what it is told. Imports numpy only; knows no clock and no model."""
+"""The planner: pure functions of what it is told.
+
+Imports numpy only; knows no clock, no model, no file.
+"""
 
 from .acceptance import Acceptance
 from .beliefs import Beliefs, UnionByRows

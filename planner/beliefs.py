@@ -1,4 +1,7 @@
-"""What has been learned about a model pair while it ran; every mode reports by it, some plan by it."""
+"""What has been learned about a model pair while it ran.
+
+Every mode reports its expectations by it, some plan by it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .tree import FloatArray
 
 
 class UnionByRows:
-    """Mean union of experts per layer by the number of rows: all that a count-only planner knows."""
+    """Mean union of experts per layer by the number of rows: all a count-only planner knows."""
 
     def __init__(self, prior: FloatArray) -> None:
         """prior: float64 [rows + 1], expected union per layer; entry 0 unused."""

@@ -64,8 +64,9 @@ def cost_from_points(
     """Cost tables through measured points.
 
     A row count with two points of different union gives both table entries; with one, the price of
-    an expert is `default_expert_ms` [max_rows + 1] (ms per unit of weighted union; 0 if None). Between measured row counts
-    the tables are linear, beyond the last they go on as through the last two.
+    an expert is `default_expert_ms` [max_rows + 1] (ms per unit of weighted union; 0 if None).
+    Between measured row counts the tables are linear, beyond the last they go on as through the
+    last two.
 
     Raises ValueError without a measurement of one row.
     """

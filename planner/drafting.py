@@ -3,8 +3,8 @@
 The plan that maximises the throughput of a whole text maximises E(S) - rate * T(S) in every cycle,
 `rate` being the tokens per ms that the plan itself reaches (renewal reward). The same measure says
 what drafting was worth: its advantage over plain decoding, in ms of a cycle, is averaged, and while
-it is negative nothing is drafted, but for trials that take at most 1 % of the time, so that a change
-is noticed. Where not even drafts that are certain to be accepted pay, there are no trials either.
+it is negative nothing is drafted, but for trials that take at most 1 % of the time, so that a
+change is noticed. Where not even drafts that are certain to be accepted pay, nothing is tried.
 """
 
 from __future__ import annotations

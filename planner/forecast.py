@@ -1,8 +1,8 @@
 """Which experts a draft token will use, before it is verified.
 
 Two signals in this first forecast. A token that was seen before is expected to use the experts
-that it used last time. A token that was not is expected to share some of its parent's experts and to
-bring some of its own; how many is learned, and priced as `unforeseen`.
+that it used last time. A token that was not is expected to share its parent's experts and to bring
+some of its own; how many is learned, and priced as `unforeseen`.
 
 What the planner pays for is the *union* of a subtree, so the forecast is scaled to be right on
 unions: `scale` follows the ratio of the observed to the forecast growth of the union.
@@ -32,6 +32,13 @@ class ExpertForecast:
 
     sets: Bitsets
     unforeseen: FloatArray
+
+    def with_likenesses(self, nodes: NDArray[np.integer]) -> ExpertForecast:
+        """Adds a node for each of `nodes` that uses the same experts, so none that are new."""
+        return ExpertForecast(
+            np.concatenate([self.sets, self.sets[nodes]]),
+            np.concatenate([self.unforeseen, np.zeros(len(nodes))]),
+        )
 
     def weighted_union(self, keep: NDArray[np.bool_], layer_weights: FloatArray) -> float:
         """Sum over layers of weight times union, of the nodes of keep [n]."""

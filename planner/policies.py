@@ -1,9 +1,9 @@
 """The speculation modes as policies: when to draft, what to expand, which subtree to verify.
 
 A policy is asked in the order of a cycle: `begin` (is drafting worth it at all?), `expand` after
-every level (which nodes to grow further; none: stop), `choose` (which subtree to verify), and `learn`
-(what came of it). Policies never touch a model or a clock: times come from cost tables, and what was
-measured is told to `learn`.
+every level (which nodes to grow further; none: stop), `choose` (which subtree to verify), and
+`learn` (what came of it). Policies never touch a model or a clock: times come from cost tables, and
+what was measured is told to `learn`.
 """
 
 from __future__ import annotations
@@ -214,11 +214,7 @@ class Planned:
         wider = self._best(
             tree.grown(frontier, np.zeros_like(frontier), hoped),
             np.concatenate([chances, chances[frontier] * hoped]),
-            forecast
-            and ExpertForecast(
-                np.concatenate([forecast.sets, forecast.sets[frontier]]),
-                np.concatenate([forecast.unforeseen, np.zeros(len(frontier))]),
-            ),
+            None if forecast is None else forecast.with_likenesses(frontier),
             levels=depth + 1,
         )
         if self._value(wider) <= self._value(now):
@@ -252,7 +248,8 @@ class Planned:
 
     def _expectations(self, tree: DraftTree) -> tuple[FloatArray, ExpertForecast | None]:
         forecast = self.beliefs.forecast if self.forecasts else None
-        return self.beliefs.acceptance.chances(tree), forecast and forecast.of(tree)
+        chances = self.beliefs.acceptance.chances(tree)
+        return chances, None if forecast is None else forecast.of(tree)
 
     def _best(
         self, tree: DraftTree, chances: FloatArray, forecast: ExpertForecast | None, levels: int
@@ -260,8 +257,8 @@ class Planned:
         return best_subtree(
             tree.parents,
             chances,
-            forecast and forecast.sets,
-            forecast and forecast.unforeseen,
+            None if forecast is None else forecast.sets,
+            None if forecast is None else forecast.unforeseen,
             self._adjusted_cost(forecast),
             levels=levels,
             rate=None if self.ratio else self.rule.rate,

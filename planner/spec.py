@@ -1,4 +1,6 @@
-"""The speculation mode, as typed: off, chain:K, eagle3[:TOTAL[:DEPTH[:K]]], count, specfit[:ratio]."""
+"""The speculation mode as typed:
+off, chain:K, eagle3[:TOTAL[:DEPTH[:K]]], count, specfit[:ratio].
+"""
 
 from __future__ import annotations
 
