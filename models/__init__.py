@@ -12,7 +12,7 @@ from specfit.models.errors import ModelFileError
 
 __all__ = ["ModelFileError", "bundled_head", "bundled_model"]
 
-_BUNDLED = Path(__file__).parent / "bundled"
+_BUNDLED = Path(__file__).resolve().parent / "bundled"
 
 
 def bundled_model() -> Path:

@@ -219,7 +219,7 @@ def _taps(path: Path, raw: Mapping[str, Any], target: TargetShape) -> tuple[int,
         taps = (ids[0] + 1, ids[1] + 1, ids[2] + 1)
     else:
         raise ModelFileError(f"{path}: {key} in config.json must list three layers.")
-    if not 0 <= taps[0] <= taps[1] <= taps[2] < target.n_layers:
+    if min(taps) < 0 or max(taps) >= target.n_layers:
         raise ModelFileError(
             f"The draft head {path} reads the inputs of layers {taps}, but its target has "
             f"{target.n_layers} layers; it was made for another model."
