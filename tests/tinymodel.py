@@ -1,8 +1,8 @@
 """Small generated models for tests, as GGUF files that llama.cpp loads.
 
-`write_float32_moe` makes a `qwen3moe` model whose experts are all used (8 of 8), so that no rounding
-difference can flip an expert and texts of different decoding orders must be equal. What is left is
-the KV cache: in float16 the last bit of a key or value may round to another number, which moves
+`write_float32_moe` makes a `qwen3moe` model whose experts are all used (8 of 8), so that no
+rounding difference can flip an expert and texts of different decoding orders must be equal. What is
+left is the KV cache: in float16 the last bit of a key or value may round to another number, which moves
 logits by up to 4e-3; with a float32 cache and flash attention off (it casts the cache to float16
 again) 1 and 2 to 60 rows at a time agree within 1e-5. The weights are random, made so that the next
 token depends on the present one and, less, on all before it: text neither collapses nor is noise,
