@@ -32,8 +32,8 @@ class CycleCost:
 
     rows_ms:       float64 [N + 1]; rows_ms[n] is the cost of n rows without their experts,
                    everything fixed included. Entry 0 is unused.
-    expert_ms:     float64 [N + 1]; cost of one unit of weighted union at n rows.
-    layer_weights: float64 [layer]; weight of one expert of that layer.
+    expert_ms:     float64 [N + 1]; cost of one unit of weighted union at n rows, never negative.
+    layer_weights: float64 [layer]; weight of one expert of that layer, never negative.
     draft_ms:      cost of drafting one level.
     """
 
@@ -65,41 +65,50 @@ def cost_from_points(
 
     A row count with two points of different union gives both table entries; with one, the price of
     an expert is `default_expert_ms` [max_rows + 1] (ms per unit of weighted union; 0 if None).
-    Between measured row counts the tables are linear, beyond the last they go on as through the
-    last two.
+    Between measured row counts the tables are linear. Beyond the last they go on as through the
+    last two, except that more rows of the same union never get cheaper and no price negative.
 
-    Raises ValueError without a measurement of one row.
+    Raises ValueError without a measurement of one row, or if a time is not positive.
     """
     weight = float(layer_weights.sum())
     counts = sorted({point.rows for point in points})
     if not counts or counts[0] != 1:
         raise ValueError("a cost profile needs a measurement of one row")
-    at_count: list[tuple[float, float]] = []
+    if not all(point.ms > 0 for point in points):
+        raise ValueError("a cost profile's times must be positive")
+    prices: list[float] = []  # of one unit of weighted union
+    floors: list[float] = []  # cost of that many rows that use top_k experts together
     for rows in counts:
         here = sorted((p for p in points if p.rows == rows), key=lambda p: p.union)
         low, high = here[0], here[-1]
         spread = (high.union - low.union) * weight
         if spread > 0:
             price = max(0.0, (high.ms - low.ms) / spread)
+        elif default_expert_ms is not None:
+            price = float(default_expert_ms[min(rows, max_rows)])
         else:
-            price = 0.0 if default_expert_ms is None else float(default_expert_ms[rows])
-        at_count.append((low.ms - price * low.union * weight, price))
-    if len(at_count) > 1 and len([p for p in points if p.rows == 1]) == 1:
-        # One row always uses top_k experts, so its price cannot be told apart; take the next one's
-        # and keep the measured total.
-        price = at_count[1][1]
-        total = at_count[0][0] + at_count[0][1] * top_k * weight
-        at_count[0] = (total - price * top_k * weight, price)
-    rows_ms = _table(counts, [rows for rows, _ in at_count], max_rows)
-    expert_ms = _table(counts, [price for _, price in at_count], max_rows)
-    return CycleCost(rows_ms, np.maximum(expert_ms, 0.0), layer_weights, draft_ms)
+            price = 0.0
+        beyond = (low.union - top_k) * weight
+        if beyond > 0:  # experts cost no more than everything measured
+            price = min(price, low.ms / (low.union * weight))
+        prices.append(price)
+        floors.append(low.ms - price * beyond)
+    if len(counts) > 1 and len([p for p in points if p.rows == 1]) == 1:
+        # One row always uses top_k experts, so their price cannot be told apart: take the next one.
+        prices[0] = prices[1]
+    floor_ms = _table(counts, floors, max_rows, least_slope=0.0)
+    expert_ms = np.maximum(_table(counts, prices, max_rows, least_slope=-np.inf), 0.0)
+    rows_ms = floor_ms - expert_ms * top_k * weight
+    return CycleCost(rows_ms, expert_ms, layer_weights, draft_ms)
 
 
-def _table(counts: list[int], values: list[float], max_rows: int) -> FloatArray:
+def _table(
+    counts: list[int], values: list[float], max_rows: int, *, least_slope: float
+) -> FloatArray:
     """float64 [max_rows + 1]: `values` at `counts`, linear between, extrapolated beyond."""
     table = np.interp(np.arange(max_rows + 1), counts, values)
     if len(counts) > 1 and max_rows > counts[-1]:
-        slope = (values[-1] - values[-2]) / (counts[-1] - counts[-2])
+        slope = max(least_slope, (values[-1] - values[-2]) / (counts[-1] - counts[-2]))
         beyond = np.arange(counts[-1] + 1, max_rows + 1)
         table[beyond] = values[-1] + slope * (beyond - counts[-1])
     return table
