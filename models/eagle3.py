@@ -12,10 +12,10 @@ own ancestors and itself, and are thrown away with the tree.
 Since there is one layer, keys and values of a committed pair depend on that pair alone: a prompt
 costs two matrix products, and attention runs only for the last pair, the root of the next tree.
 
-Made to be cheap per level, where a small head is all launch overhead: norm weights and the 1/sqrt
-scale are folded into the matrix that follows, query, key and value (and gate and up) are one
-product, and RoPE is one complex multiplication, for which each head's rotated halves are
-interleaved in the weights.
+Made to be cheap per level, where much of a small head's time is launching operations: norms'
+weights and attention's scale are folded into the matrix that follows, query, key and value (and
+gate and up) are one product, and RoPE is one complex multiplication, for which each head's rotated
+halves are interleaved in the weights.
 """
 
 from __future__ import annotations
@@ -73,16 +73,18 @@ class _Weights:
             _interleaved(query * config.head_dim**-0.5, config.head_dim),
             _interleaved(key, config.head_dim),
         ]
-        norms = torch.cat([get("midlayer.input_layernorm"), get("midlayer.hidden_norm")])
+        # Inputs come scaled to norm 1 instead of mean square 1.
+        scale = config.hidden_size**0.5
+        norms = torch.cat([get("midlayer.input_layernorm"), get("midlayer.hidden_norm")]) * scale
         gate_up = torch.cat([get("midlayer.mlp.gate_proj"), get("midlayer.mlp.up_proj")])
         return cls(
             # Features come unnormalised and can be huge: too much for float16.
             fc=ready(get("fc"), torch.float32),
             qkv=ready(torch.cat([*rotated, value]) * norms),
             out=ready(get("midlayer.self_attn.o_proj")),
-            gate_up=ready(gate_up * get("midlayer.post_attention_layernorm")),
+            gate_up=ready(gate_up * get("midlayer.post_attention_layernorm") * scale),
             down=ready(get("midlayer.mlp.down_proj")),
-            vocab=ready(get("lm_head") * get("norm")),
+            vocab=ready(get("lm_head") * get("norm") * scale),
         )
 
 
@@ -103,7 +105,9 @@ class Eagle3Head:
         self._weights = _Weights.of(checkpoint, self._device)
         self._target_ids = checkpoint.target_ids.numpy().astype(np.int32)
         config = self._config
+        self._half = self._weights.qkv.dtype != torch.float32
         self._query_size = config.n_heads * config.head_dim
+        self._epsilon = torch.tensor((config.hidden_size * config.norm_eps) ** 0.5).to(device)
         self._rope = _Rope(config, self._device)
         # Per row: keys, then values.
         self._cache = self._empty_cache(_FIRST_ROWS)
@@ -229,14 +233,17 @@ class Eagle3Head:
         return features.to(self._device, torch.float32) @ self._weights.fc
 
     def _inputs(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """[m, 2 * width]: embedding and hidden state, each scaled to unit mean square."""
-        rows = self._embeddings.rows(tokens).to(self._device)
-        joined = torch.stack((rows, hidden), 1)
-        return self._unit(joined).view(len(rows), -1)
+        """[m, 2 * width]: embedding and hidden state, each scaled to norm 1."""
+        rows = self._embeddings.rows(tokens)
+        if rows.device != self._device:
+            rows = rows.to(self._device)
+        return self._unit(torch.stack((rows, hidden), 1)).view(len(rows), -1)
 
     def _unit(self, x: torch.Tensor) -> torch.Tensor:
-        normed = F.rms_norm(x, (x.shape[-1],), None, self._config.norm_eps)
-        return normed.to(self._weights.qkv.dtype)
+        """x / sqrt(|x|^2 + width * eps): RMS norm but for a factor that the weights have."""
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        normed = x / length.hypot_(self._epsilon)
+        return normed.to(self._weights.qkv.dtype) if self._half else normed
 
     def _append(self, hidden: torch.Tensor, tokens: torch.Tensor) -> None:
         """Writes keys and values of committed pairs."""
@@ -249,15 +256,15 @@ class Eagle3Head:
         self._n_pairs += m
 
     def _rotated(self, x: torch.Tensor, n_heads: int, rotation: torch.Tensor) -> torch.Tensor:
-        """x [m, …] with its first n_heads heads rotated in place (a copy in half precision).
+        """x [m, …] with its first n_heads heads rotated in place.
 
         rotation: complex64 [m or 1, 1, head_dim / 2].
         """
         size = n_heads * self._config.head_dim
-        turned = x[:, :size].float().view(len(x), n_heads, -1, 2)
-        torch.view_as_complex(turned).mul_(rotation)
-        if x.dtype != torch.float32:
-            x[:, :size] = turned.view(len(x), size)
+        heads = x[:, :size].float() if self._half else x[:, :size]
+        torch.view_as_complex(heads.view(len(x), n_heads, -1, 2)).mul_(rotation)
+        if self._half:
+            x[:, :size] = heads
         return x
 
     def _layer(
@@ -291,11 +298,16 @@ class Eagle3Head:
         n_kv, size = config.n_kv_heads, config.head_dim
         keys, values = self._cache[:n_rows].view(n_rows, 2, n_kv, size).unbind(1)
         grouped = query.reshape(m, n_kv, -1, size).transpose(0, 1).reshape(n_kv, -1, size)
-        scores = torch.bmm(grouped, keys.permute(1, 2, 0)).float()
+        scores = torch.bmm(grouped, keys.permute(1, 2, 0))
+        if self._half:
+            scores = scores.float()
         if bias is not None and bias.any():
             hidden_rows = torch.from_numpy(bias).to(self._device)
             scores.view(n_kv, m, -1, n_rows)[..., -bias.shape[1] :] += hidden_rows[:, None]
-        mixed = torch.bmm(scores.softmax(-1).to(query.dtype), values.transpose(0, 1))
+        weights = scores.softmax(-1)
+        if self._half:
+            weights = weights.to(query.dtype)
+        mixed = torch.bmm(weights, values.transpose(0, 1))
         return mixed.view(n_kv, m, -1).transpose(0, 1).reshape(m, -1)
 
     def _best(self, hidden: torch.Tensor, k: int) -> tuple[Tokens, Probs]:
@@ -303,7 +315,8 @@ class Eagle3Head:
         k = min(k, logits.shape[1])
         # One more than wanted shows a tie across the border; ties go to the lower id.
         values, ids = logits.topk(min(k + 1, logits.shape[1]))
-        if bool((values[:, 1:] == values[:, :-1]).any()):
+        best = values.cpu().numpy()
+        if (best[:, 1:] == best[:, :-1]).any():
             ids = logits.sort(descending=True, stable=True).indices
         ids = ids[:, :k]
         probs = logits.softmax(-1).gather(1, ids)
@@ -311,10 +324,8 @@ class Eagle3Head:
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         unit, vocab = self._unit(hidden), self._weights.vocab
-        if vocab.dtype == torch.float32:
-            return unit @ vocab
         # Logits rounded to half precision would tie.
-        return torch.mm(unit, vocab, out_dtype=torch.float32)
+        return torch.mm(unit, vocab, out_dtype=torch.float32) if self._half else unit @ vocab
 
     def _check_root(self) -> None:
         if self._n_slots == 0:
