@@ -41,7 +41,7 @@ def _row(result: ModeResult) -> list[str]:
         "-" if result.ratio is None else f"{result.ratio:.2f}x",
         f"{means.mean_acceptance_length:.2f}",
         f"{means.rows_per_cycle:.1f}",
-        f"{means.union_per_layer:.1f}",
+        f"{means.union_per_layer:.1f}" if means.union_per_layer else "-",  # dense, or not observed
         f"{means.draft_ms:.1f}",
         f"{means.plan_ms:.1f}",
         f"{means.verify_ms:.1f}",

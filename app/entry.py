@@ -26,11 +26,20 @@ class AppError(Exception):
 
 
 def run(command: click.Command, name: str) -> NoReturn:
-    """Runs `command` with the process's arguments and exits with its code."""
+    """Runs `command` with the process's arguments and exits with its code.
+
+    Not by `command.main`, which would answer interrupts and closed pipes in its own way.
+    """
+    code: int | None
     try:
-        code = command.main(prog_name=name, standalone_mode=False)
+        with command.make_context(name, sys.argv[1:]) as context:
+            code = command.invoke(context)
         sys.stdout.flush()
-    except click.Abort:
+    except click.exceptions.Exit as leaving:  # after --help
+        code = leaving.exit_code
+    except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            say("")  # closes the line that the terminal wrote ^C on
         code = INTERRUPTED
     except BrokenPipeError:
         _drop_stdout()

@@ -1,0 +1,45 @@
+"""Shared by the tests of the commands: one loaded engine, and a way to run a command in place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from specfit.backend import Engine, LoadOptions
+
+
+@pytest.fixture(scope="session")
+def bundled_engine() -> Iterator[Engine]:
+    """The bundled pair, for whoever needs any real engine."""
+    with Engine.load(LoadOptions(ctx=1024, threads=1)) as engine:
+        yield engine
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[[], object]
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """Runs a command's `main` in this process: command(main, "-p", "hello")."""
+
+    def call(main: Command, *arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exited:
+            main()
+        written = capfd.readouterr()
+        return Outcome(int(exited.value.code or 0), written.out, written.err)
+
+    return call

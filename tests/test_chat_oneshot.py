@@ -1,0 +1,134 @@
+"""specfit-chat without the chat: -p, pipes, no terminal, and what goes wrong there."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+
+import pytest
+from specfit.app import chat
+from specfit.app.chat import SHOWCASE_QUESTION
+from specfit.backend import Engine, Sampling, Spec
+
+LOAD = ("-c", "1024", "-t", "1")
+QUESTION = "Why is the sky blue?"
+PROGRAM = [sys.executable, "-c", "from specfit.app.chat import main; main()", *LOAD]
+
+
+def pipe_in(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def greedy(engine: Engine, messages: list[dict[str, str]], tokens: int) -> str:
+    """What the engine itself answers at temperature 0."""
+    engine.forget()
+    generation = engine.generate(
+        messages, sampling=Sampling(temp=0), max_tokens=tokens, spec=Spec.parse("off")
+    )
+    return "".join(generation)
+
+
+def test_p_prints_the_answer_alone(command, bundled_engine):
+    outcome = command(
+        *(chat.main, "-p", QUESTION, "--temp", 0, "-n", 24, "--spec", "off", *LOAD),
+    )
+    messages = [{"role": "user", "content": QUESTION}]
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == greedy(bundled_engine, messages, 24) + "\n"
+
+
+def test_a_pipe_is_the_question_and_system_the_system_prompt(command, monkeypatch, bundled_engine):
+    pipe_in(monkeypatch, f"{QUESTION}\n".encode())
+    outcome = command(
+        *(chat.main, "--system", "You are a pirate.", "--temp", 0, "-n", 24, "--spec", "off"),
+        *LOAD,
+    )
+    messages = [
+        {"role": "system", "content": "You are a pirate."},
+        {"role": "user", "content": QUESTION},
+    ]
+    assert outcome.code == 0
+    assert outcome.out == greedy(bundled_engine, messages, 24) + "\n"
+
+
+def test_without_a_terminal_one_question_is_answered_with_statistics(command, monkeypatch):
+    pipe_in(monkeypatch, b"")
+    outcome = command(chat.main, "-n", 24, "--spec", "chain:3", *LOAD)
+    assert outcome.code == 0
+    description, _, question, _, *answer, _, statistics = outcome.out.splitlines()
+    assert "qwen3moe" in description
+    assert question == f"> {SHOWCASE_QUESTION}"
+    assert len(" ".join(answer)) > 10
+    assert statistics.startswith("chain:3 · ")
+    for part in ("tok/s", "acceptance length", "rows 4.0"):
+        assert part in statistics
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["-p", "  "], "-p needs a text"),
+        (["-p", "hi", "--spec", "magic"], "magic"),
+        (["-p", "hi", "-m", "/nowhere/model.gguf"], "/nowhere/model.gguf"),
+        (["-p", "hi", "-md", "/nowhere/head"], "/nowhere/head"),
+        (["-p", "hi", "--cost-profile", "nonesuch"], "nonesuch"),
+        (["-p", "word " * 1200, "--spec", "off", *LOAD], "context holds 1024"),
+        (["-p", "hi", "-c", "9999999"], "-c 9999999"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_code_2(command, arguments, reason):
+    outcome = command(chat.main, *arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith("specfit-chat: ")
+    assert reason in outcome.err
+
+
+def test_files_that_are_no_models_are_one_sentence(command, tmp_path):
+    text = tmp_path / "text.gguf"
+    text.write_text("This is not a model.\n" * 40)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for path in (text, folder):
+        outcome = command(chat.main, "-p", "hi", "-m", path)
+        assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+        assert str(path) in outcome.err
+
+
+def test_piped_bytes_that_are_no_text_are_refused(command, monkeypatch):
+    pipe_in(monkeypatch, b"\xff\xfe\x00")
+    outcome = command(chat.main)
+    assert outcome.code == 2
+    assert outcome.err == "specfit-chat: what is piped in is not UTF-8 text\n"
+
+
+def test_a_reader_that_leaves_ends_it_quietly():
+    process = subprocess.Popen(
+        [*PROGRAM, "-p", "Repeat: la la la la la", "--temp", "0", "--spec", "off"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.read(4)
+    process.stdout.close()
+    assert process.wait(60) == 128 + 13
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_control_c_keeps_what_was_printed():
+    process = subprocess.Popen(
+        [*PROGRAM, "-p", "Repeat: la la la la la", "--temp", "0", "--spec", "eagle3"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    first = process.stdout.read(4)
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (first + rest).endswith(b"\n")
+    assert errors.strip() == b""

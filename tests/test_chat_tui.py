@@ -1,0 +1,299 @@
+"""The chat, driven through Textual's pilot with the bundled model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from specfit.app.options import SamplingChoice
+from specfit.app.tui import ChatApp
+from specfit.app.widgets.answer import Answer
+from specfit.app.widgets.composer import Composer
+from specfit.app.widgets.conversation import Conversation
+from specfit.app.widgets.loading_view import LoadingView
+from specfit.app.widgets.note import Note
+from specfit.app.widgets.status_line import StatusLine
+from specfit.app.widgets.user_message import UserMessage
+from specfit.backend import Engine, Spec, SpecfitError
+from textual import events
+from textual.pilot import Pilot
+from textual.widgets import Markdown
+
+GREEDY = SamplingChoice(temp=0, top_k=None, top_p=None, min_p=None, seed=1)
+# The bundled model repeats this until the context is full: long enough to be stopped.
+ENDLESS = "Repeat: la la la la la la la"
+PATIENCE_S = 20
+
+
+@asynccontextmanager
+async def chat(
+    engine: Engine, *, spec: str = "off", max_tokens: int | None = None, size=(100, 30)
+) -> AsyncIterator[Pilot[None]]:
+    """A chat whose model has loaded."""
+    engine.forget()
+    app = ChatApp(lambda _progress: engine, Spec.parse(spec), GREEDY, max_tokens)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.engine is not None and len(app.query(Note)) > 0)
+        yield pilot
+
+
+async def until(pilot: Pilot[None], reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert time.monotonic() < deadline, "nothing happened"
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)  # what it led to reaches the screen
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    """Presses keys at once; the pilot's own way waits until the process idles, and it generates."""
+    for key in keys:
+        pilot.app.simulate_key(key)
+    await asyncio.sleep(0.05)
+
+
+async def ask(pilot: Pilot[None], question: str) -> None:
+    """Writes a question and sends it."""
+    pilot.app.query_one(Composer).insert(question)
+    await press(pilot, "enter")
+
+
+async def answered(pilot: Pilot[None]) -> None:
+    await until(pilot, lambda: pilot.app._exchange is None)
+
+
+def text_of(pilot: Pilot[None], widget_type=StatusLine) -> str:
+    return str(pilot.app.query(widget_type).last().render())
+
+
+def mark_of(answer: Answer) -> str:
+    mark = answer.query_one(".mark")
+    return str(mark.render()) if mark.display else ""
+
+
+async def test_an_answer_streams_and_the_next_turn_knows_it(bundled_engine):
+    async with chat(bundled_engine, spec="chain:3", max_tokens=90) as pilot:
+        await pilot.press(*"Why is the sky blue?", "enter")
+        await answered(pilot)
+        assert pilot.app.query_one(Composer).text == ""
+        answer = pilot.app.query_one(Answer)
+        assert len(answer.text) > 10
+        assert answer.query_one(Markdown).source == answer.text
+        status = text_of(pilot)
+        for part in ("chain:3", "tok/s", "acceptance length", "rows 4.0", "union"):
+            assert part in status
+        await ask(pilot, "And then?")
+        await answered(pilot)
+        roles = [message["role"] for message in pilot.app._messages]
+        assert roles == ["user", "assistant", "user", "assistant"]
+        assert pilot.app._messages[1]["content"] == answer.text
+
+
+async def test_an_answer_grows_on_the_screen_while_it_is_generated(bundled_engine):
+    async with chat(bundled_engine, max_tokens=400) as pilot:
+        await ask(pilot, ENDLESS)
+        markdown = pilot.app.query_one(Answer).query_one(Markdown)
+        lengths = set()
+        while pilot.app._exchange is not None:
+            lengths.add(len(markdown.source))
+            await asyncio.sleep(0.03)
+        assert len(lengths) > 4
+
+
+async def test_escape_stops_and_keeps_the_partial_answer(bundled_engine):
+    async with chat(bundled_engine) as pilot:
+        await ask(pilot, ENDLESS)
+        answer = pilot.app.query_one(Answer)
+        await until(pilot, lambda: len(answer.text) > 20)
+        await press(pilot, "escape")
+        await answered(pilot)
+        assert mark_of(answer) == "stopped"
+        assert answer.query_one(Markdown).source == answer.text
+        assert pilot.app._messages[-1] == {"role": "assistant", "content": answer.text}
+
+
+async def test_an_answer_cut_by_the_limit_says_so(bundled_engine):
+    async with chat(bundled_engine, max_tokens=5) as pilot:
+        await ask(pilot, ENDLESS)
+        await answered(pilot)
+        assert mark_of(pilot.app.query_one(Answer)).startswith("cut off")
+
+
+async def test_control_c_stops_then_leaves_at_the_second_time(bundled_engine):
+    async with chat(bundled_engine) as pilot:
+        await ask(pilot, ENDLESS)
+        answer = pilot.app.query_one(Answer)
+        await until(pilot, lambda: len(answer.text) > 20)
+        await press(pilot, "ctrl+c")
+        await answered(pilot)
+        assert mark_of(answer) == "stopped"
+        assert pilot.app.is_running
+        await press(pilot, "ctrl+c")
+        assert not pilot.app._exit
+        await press(pilot, "ctrl+c")
+        assert pilot.app._exit
+
+
+async def test_control_c_copies_a_selection(bundled_engine):
+    async with chat(bundled_engine) as pilot:
+        composer = pilot.app.query_one(Composer)
+        composer.insert("some words")
+        composer.select_all()
+        await press(pilot, "ctrl+c")
+        assert pilot.app.clipboard == "some words"
+        assert composer.selected_text == ""
+
+
+async def test_new_lines_and_pastes_stay_one_message(bundled_engine):
+    async with chat(bundled_engine, max_tokens=3) as pilot:
+        await press(pilot, "a", "ctrl+j", "b", "shift+enter")
+        composer = pilot.app.query_one(Composer)
+        composer.post_message(events.Paste("first\r\nsecond\rthird \x1b[31m\n"))
+        await asyncio.sleep(0.05)
+        assert composer.text == "a\nb\nfirst\nsecond\nthird ␛[31m\n"
+        assert not pilot.app.query(UserMessage)
+        await press(pilot, "enter")
+        await answered(pilot)
+        assert pilot.app._messages[0]["content"].startswith("a\nb\nfirst\nsecond")
+        assert len(pilot.app.query(UserMessage)) == 1
+
+
+async def test_blanks_are_not_sent(bundled_engine):
+    async with chat(bundled_engine) as pilot:
+        await press(pilot, "space", "enter")
+        await asyncio.sleep(0.05)
+        assert not pilot.app.query(UserMessage)
+
+
+async def test_a_second_question_waits_for_the_answer(bundled_engine):
+    async with chat(bundled_engine) as pilot:
+        await ask(pilot, ENDLESS)
+        await ask(pilot, "Too early")
+        assert len(pilot.app.query(UserMessage)) == 1
+        assert pilot.app.query_one(Composer).text == "Too early"
+        await press(pilot, "escape")
+        await answered(pilot)
+
+
+async def test_a_prompt_that_is_too_long_is_one_sentence_and_the_text_stays(bundled_engine):
+    async with chat(bundled_engine) as pilot:
+        long = "word " * 2000
+        await ask(pilot, long)
+        await answered(pilot)
+        error = pilot.app.query(Note).last()
+        assert error.has_class("-error")
+        assert "the context holds 1024" in str(error.render())
+        assert pilot.app.query_one(Composer).text == long
+        assert not pilot.app.query(Answer)
+        assert not pilot.app._messages
+
+
+async def test_it_works_in_80_by_24(bundled_engine):
+    async with chat(bundled_engine, spec="chain:3", max_tokens=200, size=(80, 24)) as pilot:
+        await ask(pilot, ENDLESS)
+        await answered(pilot)
+        screen = pilot.app.screen.region
+        for widget_type in (Conversation, StatusLine, Composer):
+            region = pilot.app.query_one(widget_type).region
+            assert region.area > 0
+            assert screen.contains_region(region)
+        assert len(text_of(pilot)) <= 78
+        assert len(str(pilot.app.query_one(Composer).border_subtitle)) <= 76
+
+
+async def test_scrolling_up_lets_go_and_the_end_takes_hold_again(bundled_engine):
+    async with chat(bundled_engine, size=(40, 14)) as pilot:
+        await ask(pilot, ENDLESS)
+        conversation = pilot.app.query_one(Conversation)
+        await until(pilot, lambda: conversation.max_scroll_y > 8)
+        assert conversation.scroll_y == conversation.max_scroll_y
+        await press(pilot, "pageup")
+        place, end = conversation.scroll_y, conversation.max_scroll_y
+        assert place < end
+        await until(pilot, lambda: conversation.max_scroll_y > end)
+        assert conversation.scroll_y == place
+        await press(pilot, "escape")
+        await answered(pilot)
+        assert conversation.scroll_y == place
+        await press(pilot, *["pagedown"] * 9)
+        await ask(pilot, "Hi")
+        await answered(pilot)
+        assert conversation.scroll_y == conversation.max_scroll_y
+
+
+async def test_escape_sequences_and_tags_in_an_answer_are_shown(bundled_engine):
+    async with chat(bundled_engine) as pilot:
+        answer = Answer()
+        await pilot.app.query_one(Conversation).add(answer)
+        for piece in ("<think>\n", "\x1b[2Jhm\n", "</think>\n\n", "```\n\x1b]0;x\x07", "\n```"):
+            await answer.append(piece)
+        await answer.finish("stop")
+        await asyncio.sleep(0.05)
+        screen = pilot.app.export_screenshot()
+        for visible in ("&lt;think&gt;", "␛[2Jhm", "␛]0;x␇"):
+            assert visible in screen.replace("&#160;", " ")
+        assert "\x1b" not in screen
+
+
+async def test_notices_are_shown_once(bundled_engine, monkeypatch):
+    monkeypatch.setattr(bundled_engine, "notices", ("decoding without drafts: no head",))
+    async with chat(bundled_engine) as pilot:
+        await until(pilot, lambda: len(pilot.app.query(Note)) == 2)
+        assert text_of(pilot, Note) == "decoding without drafts: no head"
+
+
+async def test_loading_shows_progress_and_typing_is_kept(bundled_engine):
+    release = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def load(progress: Callable[[float], bool]) -> Engine:
+        assert progress(0.5)
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(PATIENCE_S)
+        return bundled_engine
+
+    app = ChatApp(load, Spec.parse("off"), GREEDY)
+    async with app.run_test() as pilot:
+        bar = app.query_one(LoadingView).query_one("ProgressBar")
+        await until(pilot, lambda: bar.progress == 0.5)
+        await ask(pilot, "early")
+        assert app.query_one(Composer).text == "early"
+        release.set()
+        await until(pilot, lambda: app.engine is not None)
+        assert not app.query(LoadingView)
+
+
+async def test_leaving_cancels_loading():
+    told = []
+
+    def load(progress: Callable[[float], bool]) -> Engine:
+        while progress(0.1):
+            time.sleep(0.01)
+        told.append("cancelled")
+        raise SpecfitError("loading was cancelled")
+
+    app = ChatApp(load, Spec.parse("off"), GREEDY)
+    async with app.run_test() as pilot:
+        await press(pilot, "ctrl+c", "ctrl+c")
+    await asyncio.to_thread(app._load_job.done.wait, PATIENCE_S)
+    assert told == ["cancelled"]
+
+
+async def test_a_model_that_does_not_load_ends_the_chat_with_the_reason():
+    def load(_progress: Callable[[float], bool]) -> Engine:
+        raise SpecfitError("no such model")
+
+    app = ChatApp(load, Spec.parse("off"), GREEDY)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app._exit)
+    assert str(app.load_error) == "no such model"
+
+
+@pytest.mark.parametrize("width", [20, 200])
+async def test_any_width_holds_an_answer(bundled_engine, width):
+    async with chat(bundled_engine, max_tokens=20, size=(width, 10)) as pilot:
+        await ask(pilot, "Hi")
+        await answered(pilot)
+        assert pilot.app.query_one(Answer).text
