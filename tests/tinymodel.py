@@ -2,11 +2,11 @@
 
 `write_float32_moe` makes a `qwen3moe` model whose experts are all used (8 of 8), so that no
 rounding difference can flip an expert and texts of different decoding orders must be equal. What is
-left is the KV cache: in float16 the last bit of a key or value may round to another number, which moves
-logits by up to 4e-3; with a float32 cache and flash attention off (it casts the cache to float16
-again) 1 and 2 to 60 rows at a time agree within 1e-5. The weights are random, made so that the next
-token depends on the present one and, less, on all before it: text neither collapses nor is noise,
-and one token dropped from the cache moves logits by 0.3 and more. `write_head` trains an
+left is the KV cache: in float16 the last bit of a key or value may round to another number, which
+moves logits by up to 4e-3; with a float32 cache and flash attention off (it casts the cache to
+float16 again) 1 and 2 to 60 rows at a time agree within 1e-5. The weights are random, made so that
+the next token depends on the present one and, less, on all before it: text neither collapses nor is
+noise, and one token dropped from the cache moves logits by 0.3 and more. `write_head` trains an
 EAGLE-3 head for it, in seconds, so that drafts are accepted now and then (three greedy drafts: 1.6
 to 2 tokens a cycle). `write_dense` makes a `qwen3` model without experts. All of it depends on the
 seed alone.
