@@ -185,11 +185,12 @@ def pip_install(*arguments: str, environment: dict[str, str] | None = None) -> b
 
 def check_compilers() -> None:
     """Raise SetupError unless a C and a C++ compiler run (a missing CMake or Ninja pip fetches)."""
-    for variable, names in ("CC", ("cc", "gcc", "clang")), ("CXX", ("c++", "g++", "clang++")):
+    compilers = {"C": ("CC", "cc", "gcc", "clang"), "C++": ("CXX", "c++", "g++", "clang++")}
+    for language, (variable, *names) in compilers.items():
         named = os.environ.get(variable, "").split()[:1]
         if not any(output_of(name, "--version") for name in named or names):
             raise SetupError(
-                f"llama.cpp is compiled here, and no compiler works as {variable}: install one "
+                f"llama.cpp is compiled here, and no {language} compiler works: install one "
                 "(Debian, Ubuntu: apt install build-essential; Fedora: dnf install gcc-c++; "
                 "macOS: xcode-select --install) and run make again."
             )
@@ -216,15 +217,16 @@ def install_engine(choice: Choice) -> None:
     if installed_backend() != choice.backend:
         check_compilers()
         say(f"Building llama.cpp for: {choice.backend} ({choice.reason})")
-        say("This takes 4 minutes on two processor cores, and several times that for a GPU.")
+        say("Unless it is in pip's cache this takes minutes: 5 on two cores, for a GPU far more.")
     environment = build_environment(choice.backend)
-    arguments = ("--constraint", str(CONSTRAINTS), ENGINE)
-    cache = () if "CMAKE_ARGS" not in environment else ("--no-cache-dir",)
-    afresh = ("--no-cache-dir", "--force-reinstall", "--no-deps", "--no-binary", ENGINE)
-    done = pip_install(*cache, *arguments, environment=environment)
-    if done and installed_backend() != choice.backend:
-        # It was there for another backend, or lay in the cache for one.
-        done = pip_install(*afresh, *arguments, environment=environment)
+    cached = () if "CMAKE_ARGS" not in environment else ("--no-cache-dir",)
+    again = ("--force-reinstall", "--no-deps", "--no-binary", ENGINE)
+    # It may be there for another backend; and the cache may hold a build of another project's.
+    for options in dict.fromkeys([cached, (*cached, *again), ("--no-cache-dir", *again)]):
+        arguments = (*options, "--constraint", str(CONSTRAINTS), ENGINE)
+        done = pip_install(*arguments, environment=environment)
+        if not done or installed_backend() == choice.backend:
+            break
     if not done or installed_backend() != choice.backend:
         raise SetupError(f"llama.cpp could not be built for {choice.backend}: see above why.")
 
