@@ -45,10 +45,10 @@ def chat(
     """
     if prompt is not None and not prompt.strip():
         raise click.UsageError("-p needs a text to answer.")
-    if prompt is None and sys.stdin is not None and not sys.stdin.isatty():
+    if prompt is None and not sys.stdin.isatty():
         prompt = _piped_text()
     mode = parse_spec(spec)
-    has_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
 
     if prompt is None and has_terminal:
         from .tui import run_chat

@@ -6,6 +6,7 @@ output went away. Anything else is a defect of ours and keeps its traceback.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ def run(command: click.Command, name: str) -> NoReturn:
     Not by `command.main`, which would answer interrupts and closed pipes in its own way.
     """
     code: int | None
+    _ready_streams()
     try:
         with command.make_context(name, sys.argv[1:]) as context:
             code = command.invoke(context)
@@ -90,6 +92,20 @@ def _engine_errors() -> tuple[type[BaseException], ...]:
         for module, name in known
         if hasattr(sys.modules.get(module), name)
     )
+
+
+def _ready_streams() -> None:
+    """Streams that are always there and take any text.
+
+    One that is closed becomes /dev/null, before a file of ours takes its number. What an output's
+    encoding lacks becomes "?".
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _drop_stdout() -> None:

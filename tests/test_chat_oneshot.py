@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -103,6 +104,28 @@ def test_piped_bytes_that_are_no_text_are_refused(command, monkeypatch):
     outcome = command(chat.main)
     assert outcome.code == 2
     assert outcome.err == "specfit-chat: what is piped in is not UTF-8 text\n"
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_error(redirection):
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"$@" {redirection}', "sh", *PROGRAM, "-n", "2", "--spec", "off"],
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_encoding_that_lacks_a_character_is_no_error():
+    done = subprocess.run(
+        [*PROGRAM, "--spec", "off", "-n", "2"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"off ? " in done.stdout
 
 
 def test_a_reader_that_leaves_ends_it_quietly():
