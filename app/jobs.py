@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specfit.backend import Engine, Generation, Report
 
 Load = Callable[[Callable[[float], bool]], "Engine"]
-REPORT_EVERY_S = 0.1
+REPORT_EVERY_S = 0.2
 
 
 class LoadJob:
