@@ -19,7 +19,7 @@ Branch and bound, and nearly always bound alone:
    linear tables it converges to the minimum cut. The nodes in the order of what they gain give
    further plans to beat.
 3. What is left is decided node by node, parents first, "keep" before "drop", with the bound of
-   step 2 in every state.
+   step 2 in every state. The last few nodes are settled by looking at all their subsets.
 
 The ratio needs no iteration of its own: a plan beats the ratio r of the best known plan exactly if
 its E - r * T is positive, so the search runs with r as its rate and raises it with every better
@@ -32,6 +32,7 @@ states, and a search that stops at `max_states` says that its plan is not proven
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -42,6 +43,8 @@ from .tree import BoolArray, FloatArray, IntArray
 
 # Differences of worth below this many tokens are rounding.
 TINY = 1e-10
+# So few undecided nodes are settled by looking at all their subsets.
+FEW = 6
 # In one state the bound is taken again while it is this much tighter than the last one, or drops
 # nodes; at most so many times.
 PROGRESS = 0.8
@@ -69,6 +72,12 @@ class Plan:
     ms: float
     proven: bool
     states: int
+
+
+@cache
+def _subsets(size: int) -> BoolArray:
+    """bool [2^size, size]: in row r the bits of r, the lowest first."""
+    return (np.arange(1 << size)[:, None] >> np.arange(size)) & 1 > 0
 
 
 def best_subtree(
@@ -172,9 +181,11 @@ class _Search:
         pending = [] if root is None else [root]
         while pending and states < max_states:
             states += 1
-            state = self._tightened(pending.pop())
-            if state is not None:
-                pending += self._branches(state)
+            state = pending.pop()
+            if len(state.open) <= FEW:
+                self._offer_subsets(state.kept, state.open, state.up)
+            elif (tightened := self._tightened(state)) is not None:
+                pending += self._branches(tightened)
         nodes = np.array((0, *self.best))
         keep = np.zeros(len(self.chances), np.bool_)
         keep[nodes] = True
@@ -205,17 +216,43 @@ class _Search:
     def _offer_prefixes(self, kept: tuple[int, ...], nodes: Indices) -> None:
         """Offers the best of the plans that keep `kept` and the first 0, 1 ... of `nodes`."""
         nodes = np.concatenate((np.array((0, *kept)), nodes))[: self.limit]
-        sets = np.bitwise_or.accumulate(self.sets[nodes], axis=0)
-        unions = np.bitwise_count(sets) @ self.set_weights + self.unforeseen[nodes].cumsum()
-        committed = self.chances[nodes].cumsum()
-        rows = len(nodes)
-        ms = self.fixed_ms[1 : rows + 1] + self.expert_ms[1 : rows + 1] * unions
+        sets = np.bitwise_or.accumulate(self.sets[nodes], axis=0)[len(kept) :]
+        unions = np.bitwise_count(sets) @ self.set_weights
+        unions += self.unforeseen[nodes].cumsum()[len(kept) :]
+        committed = self.chances[nodes].cumsum()[len(kept) :]
+        rows = np.arange(1 + len(kept), 1 + len(nodes))
+        best = self._best_of(rows, committed, unions)
+        chosen = tuple(nodes[1 : rows[best]].tolist())
+        self._offer(chosen, float(committed[best]), float(unions[best]))
+
+    def _offer_subsets(self, kept: tuple[int, ...], nodes: Indices, up: Indices) -> None:
+        """Offers the best of all plans that keep `kept` and any few of `nodes` [u].
+
+        up: [u], position of each node's parent, its own if the parent is kept.
+        """
+        before = np.array((0, *kept))
+        sets = np.bitwise_or.reduce(self.sets[before], axis=0, keepdims=True)
+        for node in nodes:
+            sets = np.concatenate((sets, sets | self.sets[node]))
+        members = _subsets(len(nodes))
+        unions = np.bitwise_count(sets) @ self.set_weights
+        unions += members @ self.unforeseen[nodes] + self.unforeseen[before].sum()
+        committed = members @ self.chances[nodes] + self.chances[before].sum()
+        rows = members.sum(axis=1) + len(before)
+        allowed = ((members <= members[:, up]).all(axis=1) & (rows <= self.limit)).nonzero()[0]
+        best = allowed[self._best_of(rows[allowed], committed[allowed], unions[allowed])]
+        chosen = (*kept, *nodes[members[best]].tolist())
+        self._offer(chosen, float(committed[best]), float(unions[best]))
+
+    def _best_of(self, rows: Indices, committed: FloatArray, unions: FloatArray) -> int:
+        """Index of the best of some plans; of equal ones that with the fewest rows."""
+        ms = self.fixed_ms[rows] + self.expert_ms[rows] * unions
         worth = committed - self.rate * ms
         if self.by_ratio:
-            worth = committed / np.where(ms > 0, ms, np.inf)
-        best = len(kept) + int(worth[len(kept) :].argmax())
-        chosen = tuple(nodes[1 : best + 1].tolist())
-        self._offer(chosen, float(committed[best]), float(unions[best]))
+            rate = (committed / np.where(ms > 0, ms, np.inf)).max()
+            worth = np.where(ms > 0, committed - rate * ms, -np.inf)
+        near = (worth >= worth.max() - TINY).nonzero()[0]
+        return int(near[rows[near].argmin()])
 
     def _needed(self, counts: Indices) -> FloatArray:
         """[c]: what a plan with so many rows must exceed to become the best one."""
@@ -246,6 +283,9 @@ class _Search:
         size = int(live.any(axis=0).sum())
         nodes, live = nodes[:size], live[:, :size]
         up = self._parent_positions(nodes)
+        if size <= FEW:
+            self._offer_subsets((), nodes, up)
+            return None
         prices = new_expert_prices(self.sets[nodes], up, self.sets[0], self.set_weights)
         return State(
             kept=(),
