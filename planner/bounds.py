@@ -135,7 +135,7 @@ class State:
     live:   bool [c, u], the node may belong to a winning plan with that many rows.
     prices: what the undecided nodes would add to the union.
     bids:   [u], for the experts that they share.
-    dues:   [u], what each node pays its parent for coming along.
+    dues:   [u], what each node pays its parent for coming along; to itself if that is kept.
     """
 
     kept: tuple[int, ...]
@@ -182,7 +182,6 @@ class State:
         may be left."""
         own = np.arange(len(self.open))
         others = own != place
-        is_child = self.up == place
         position = others.cumsum() - 1
         kept = (*self.kept, int(self.open[place]))
         counts = self.live[:, place] & (self.counts > 1 + len(kept))
@@ -192,11 +191,11 @@ class State:
             union=self.union + self.prices.price(place),
             counts=self.counts[counts],
             open=self.open[others],
-            up=position[np.where(is_child, own, self.up)[others]],
+            up=position[np.where(self.up == place, own, self.up)[others]],
             live=self.live[counts][:, others],
             prices=self.prices.without(place),
             bids=self.bids[others],
-            dues=np.where(is_child, 0.0, self.dues)[others],
+            dues=self.dues[others],
         )
 
 

@@ -1,0 +1,130 @@
+"""Cost tables from measured points."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specfit.planner import CostPoint, CycleCost, cost_from_points
+
+LAYERS = np.ones(48)
+# A few rows of a machine that computes experts on the CPU, streams them from 32 rows on.
+MEASURED = [
+    CostPoint(1, 8, 22.3),
+    CostPoint(2, 8, 28.9),
+    CostPoint(2, 12.1, 32.4),
+    CostPoint(8, 8, 67.3),
+    CostPoint(8, 25.7, 85.3),
+    CostPoint(31, 8, 120.0),
+    CostPoint(31, 45.0, 187.0),
+    CostPoint(32, 8, 131.0),
+    CostPoint(32, 45.0, 711.0),
+]
+
+
+def tables(points: list[CostPoint], max_rows: int = 64, **changes: object) -> CycleCost:
+    settings = {"top_k": 8, "layer_weights": LAYERS, "draft_ms": 0.7, "max_rows": max_rows}
+    return cost_from_points(points, **{**settings, **changes})  # type: ignore[arg-type]
+
+
+def verify_ms(cost: CycleCost, rows: int, union: float) -> float:
+    return cost.cycle_ms(rows, union * float(cost.layer_weights.sum()))
+
+
+def test_time_of_a_cycle() -> None:
+    cost = CycleCost(np.array([0.0, 5.0, 7.0]), np.array([0.0, 0.5, 0.25]), np.ones(2), 1.5)
+    assert cost.max_rows == 2
+    assert cost.cycle_ms(1, 16) == pytest.approx(5.0 + 8.0)
+    assert cost.cycle_ms(2, 24, levels=3) == pytest.approx(4.5 + 7.0 + 6.0)
+
+
+def test_goes_through_every_measurement() -> None:
+    cost = tables(MEASURED)
+    for point in MEASURED:
+        assert verify_ms(cost, point.rows, point.union) == pytest.approx(point.ms)
+
+
+def test_is_linear_between_row_counts() -> None:
+    cost = tables(MEASURED)
+    for union in (8.0, 20.0):
+        ends = verify_ms(cost, 2, union), verify_ms(cost, 8, union)
+        assert verify_ms(cost, 5, union) == pytest.approx(sum(ends) / 2)
+
+
+def test_a_cliff_stays_a_cliff() -> None:
+    cost = tables(MEASURED)
+    assert verify_ms(cost, 32, 45) - verify_ms(cost, 31, 45) == pytest.approx(524.0)
+
+
+def test_goes_on_as_through_the_last_two() -> None:
+    cost = tables([p for p in MEASURED if p.rows <= 8])
+    for union in (8.0, 25.7):
+        step = (verify_ms(cost, 8, union) - verify_ms(cost, 2, union)) / 6
+        assert verify_ms(cost, 20, union) == pytest.approx(verify_ms(cost, 8, union) + 12 * step)
+
+
+def test_the_price_of_the_first_row_is_that_of_the_next() -> None:
+    cost = tables(MEASURED)
+    assert cost.expert_ms[1] == cost.expert_ms[2] == pytest.approx(3.5 / (4.1 * 48))
+    assert verify_ms(cost, 1, 8) == pytest.approx(22.3)
+
+
+def test_one_union_takes_the_price_it_is_given() -> None:
+    points = [CostPoint(1, 8, 11.4), CostPoint(2, 12, 13.6), CostPoint(4, 18, 20.9)]
+    prices = np.linspace(0.001, 0.004, 65)
+    cost = tables(points, default_expert_ms=prices)
+    assert cost.expert_ms[[1, 2, 4]] == pytest.approx([prices[2], prices[2], prices[4]])
+    for point in points:
+        assert verify_ms(cost, point.rows, point.union) == pytest.approx(point.ms)
+    assert not tables(points).expert_ms.any()
+
+
+def test_measurements_beyond_the_table_are_used() -> None:
+    points = [CostPoint(1, 8, 10.0), CostPoint(5, 20, 50.0)]
+    assert tables(points, max_rows=3).rows_ms[1:] == pytest.approx([10.0, 20.0, 30.0])
+    prices = np.full(4, 0.01)
+    assert tables(points, max_rows=3, default_expert_ms=prices).expert_ms[3] == 0.01
+
+
+def test_layers_on_the_gpu_do_not_count() -> None:
+    half = tables(MEASURED, layer_weights=np.repeat([0.0, 1.0], 24))
+    assert half.expert_ms[2] == pytest.approx(2 * tables(MEASURED).expert_ms[2])
+    for point in MEASURED:
+        assert verify_ms(half, point.rows, point.union) == pytest.approx(point.ms)
+
+
+def test_a_dense_model_has_no_experts_to_pay() -> None:
+    cost = tables([CostPoint(1, 0, 5.0), CostPoint(4, 0, 8.0)], layer_weights=np.zeros(0), top_k=0)
+    assert not cost.expert_ms.any()
+    assert cost.rows_ms[1:5] == pytest.approx([5.0, 6.0, 7.0, 8.0])
+
+
+@given(st.data())
+def test_no_profile_makes_a_cycle_free(data: st.DataObject) -> None:
+    """However badly measured, wider or longer batches than top_k experts take positive time."""
+    rows = data.draw(st.lists(st.integers(2, 40), unique=True, max_size=5))
+    points = [CostPoint(1, 8, data.draw(st.floats(1, 200)))]
+    for count in rows:
+        for _ in range(data.draw(st.integers(1, 2))):
+            union = data.draw(st.floats(8, 100))
+            points.append(CostPoint(count, union, data.draw(st.floats(1, 1000))))
+    prices = data.draw(st.none() | st.floats(0, 1).map(lambda price: np.full(65, price)))
+    cost = tables(points, default_expert_ms=prices)
+    assert (cost.expert_ms >= 0).all()
+    for count in range(1, 65):
+        for union in (8.0, 128.0):
+            assert verify_ms(cost, count, union) > 0
+
+
+@pytest.mark.parametrize("points", [[], [CostPoint(2, 8, 5.0)], [CostPoint(0, 0, 1.0)]])
+def test_needs_a_measurement_of_one_row(points: list[CostPoint]) -> None:
+    with pytest.raises(ValueError, match="one row"):
+        tables(points)
+
+
+@pytest.mark.parametrize("ms", [0.0, -1.0, float("nan")])
+def test_refuses_times_that_are_none(ms: float) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        tables([CostPoint(1, 8, 5.0), CostPoint(2, 8, ms)])
