@@ -37,7 +37,7 @@ help:
 
 chat:
 	$(call SETUP)
-	@.venv/bin/specfit-chat $(ARGS)
+	@if [ -t 0 ]; then .venv/bin/specfit-chat $(ARGS); else .venv/bin/specfit-chat $(ARGS) </dev/null; fi
 
 test:
 	$(call SETUP,--test)

@@ -12,7 +12,6 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -21,11 +20,13 @@ import llama_cpp
 import numpy as np
 import platformdirs
 import torch
+
 from specfit.models.eagle3 import Eagle3Head
 from specfit.planner import CostPoint, FloatArray, pack, union_per_layer
 
 from .context import TREE_LIMIT, Context
-from .model import Model
+from .errors import SpecfitError
+from .model import Model, Progress
 
 ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 31, 32, 48, 60, TREE_LIMIT)
 # Repeat until a point has had this much time, but never fewer or more often than this.
@@ -52,11 +53,11 @@ class Measured:
 
 
 def calibrated(
-    context: Context, head: Eagle3Head | None, progress: Callable[[float], object] | None = None
+    context: Context, head: Eagle3Head | None, progress: Progress | None = None
 ) -> Measured:
     """This machine's costs for `context`: from the cache, else measured now (and cached).
 
-    The context must be empty and is empty afterwards.
+    The context must be empty and is empty afterwards. Raises SpecfitError if `progress` cancels.
     """
     path = _cache_path(context, head)
     try:
@@ -76,7 +77,7 @@ def calibrated(
 
 
 def measure(
-    context: Context, head: Eagle3Head | None, progress: Callable[[float], object] | None = None
+    context: Context, head: Eagle3Head | None, progress: Progress | None = None
 ) -> Measured:
     model = context.model
     rng = np.random.default_rng(0)
@@ -92,9 +93,8 @@ def measure(
             spent = times[shape]
             if turn < REPEATS[0] or sum(spent) < POINT_MS:
                 spent.append(_timed(context, shape, rng, warm=turn > 0))
-            if progress is not None:
-                done = turn * len(shapes) + shapes.index(shape)
-                progress(done / (REPEATS[1] * len(shapes)))
+        if progress is not None and not progress((turn + 1) / REPEATS[1]):
+            raise SpecfitError("measuring this machine was cancelled")
     points = [
         CostPoint(rows, _union(context, rows, alike, rng), median(times[rows, alike]))
         for rows, alike in shapes

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
+
 from specfit.planner import DraftTree, FloatArray
 
 from . import library
@@ -87,13 +88,18 @@ class Context:
     def close(self) -> None:
         self._finalizer()
 
-    def decode_prompt(self, tokens: Sequence[int]) -> list[Features]:
+    def decode_prompt(
+        self, tokens: Sequence[int], goes_on: Callable[[], bool] = lambda: True
+    ) -> list[Features]:
         """Appends `tokens` to sequence 0; the last one's logits become row -1.
 
+        goes_on: asked before every batch; False ends it there, with `n_past` saying how far it got.
         Returns the features of each batch, float32 [m, taps * n_embd]; empty without taps.
         """
-        features = []
+        features: list[Features] = []
         for start in range(0, len(tokens), BATCH):
+            if not goes_on():
+                break
             chunk = tokens[start : start + BATCH]
             last = start + BATCH >= len(tokens)
             self._batch.fill_chain(chunk, self.n_past, output_last=last)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from specfit.models.eagle3 import Eagle3Head
 from specfit.planner import DraftTree, Policy
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
 from specfit.planner import (
     Beliefs,
     Choice,
@@ -65,9 +66,7 @@ class Engine:
         self._drafter = None if loaded.head is None else Drafter(loaded.head)
         self._policies: dict[str, Policy] = {}
         self._tokens: list[int] = []  # in the KV cache, sequence 0
-        info = self.model.info
-        self._one_row_union = np.full(max(1, self.model.n_layers), info.n_experts_used, np.int64)
-        self._unobserved_cycles = 0
+        self._unobserved_cycles = LOOK_EVERY  # so the first drafted cycle is looked at
 
     @classmethod
     def load(cls, options: LoadOptions, progress: Progress | None = None) -> Engine:
@@ -131,8 +130,11 @@ class Engine:
         """Drops the KV cache, so that the next prompt is processed whole."""
         self._truncate(0)
 
-    def prefill(self, prompt: Sequence[int], policy: Policy) -> None:
-        """Makes the cache hold `prompt`, reusing what it shares with the text before it."""
+    def prefill(self, prompt: Sequence[int], policy: Policy, goes_on: Callable[[], bool]) -> bool:
+        """Makes the cache hold `prompt`, reusing what it shares with the text before it.
+
+        goes_on: asked before every batch. Returns whether all of it was processed.
+        """
         drafting = policy.may_draft and self._drafter is not None
         shared = _shared_prefix(self._tokens, prompt)
         # The last token is decoded anew for its logits, and one more for the feature that the
@@ -141,11 +143,12 @@ class Engine:
         if drafting and self._drafter is not None:
             keep = min(keep, self._drafter.n_known)
         self._truncate(keep)
-        features = self.context.decode_prompt(prompt[keep:])
-        self._tokens = list(prompt)
+        features = self.context.decode_prompt(prompt[keep:], goes_on)
+        self._tokens = list(prompt[: self.context.n_past])
         if drafting and self._drafter is not None:
             for block in features:
                 self._drafter.remember(block)
+        return self.context.n_past == len(prompt)
 
     def cycle(
         self, root: int, policy: Policy, sampler: Sampler, goes_on: Callable[[int], bool]
@@ -176,14 +179,15 @@ class Engine:
             policy.beliefs.acceptance.learn(tree, path)
         paid = choice.union if union is None else float(union @ policy.beliefs.layer_weights)
         policy.learn(Outcome(len(tree), len(committed), draft.levels, paid, draft.head_ms))
-        if union is None and len(tree) == 1:
-            union = self._one_row_union
         ended = time.perf_counter()
         report = CycleReport(
             rows=len(tree),
             accepted=len(path) - 1,
             committed=len(committed),
-            union_per_layer=None if union is None else float(union.mean()),
+            union_per_layer=float(
+                policy.beliefs.unions.mean[len(tree)] if union is None else union.mean()
+            ),
+            union_observed=union is not None,
             draft_ms=draft.head_ms,
             plan_ms=(planned - begun) * 1e3 - draft.head_ms,
             verify_ms=(verified - planned) * 1e3,

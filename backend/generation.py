@@ -76,7 +76,9 @@ class Generation:
             self._finish_reason = "length"
             return
         begun = time.perf_counter()
-        self._engine.prefill(self._prompt, self._policy)
+        if not self._engine.prefill(self._prompt, self._policy, lambda: not self._stop_asked):
+            self._finish_reason = "stopped"
+            return
         root = self._sampler.sample(self._engine.context, -1)
         going = self._take(root)
         first = time.perf_counter()

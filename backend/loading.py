@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import torch
+
 from specfit.models import bundled_head, bundled_model
 from specfit.models.eagle3 import Eagle3Head, TargetShape
 from specfit.models.embeddings import TokenEmbeddings
@@ -25,7 +27,7 @@ from specfit.planner import (
 from .calibration import Measured, calibrated
 from .context import TREE_LIMIT, Context
 from .errors import SpecfitError
-from .model import Model, Progress, resolve_placement
+from .model import Model, Placement, Progress, resolve_placement
 from .observer import Observer
 from .profiles import load_profile
 from .sampling import QWEN3, Sampling
@@ -33,6 +35,7 @@ from .sampling import QWEN3, Sampling
 DEFAULT_CTX = 4096
 # llama.cpp gives layer inputs for these, and their memory can drop single tokens.
 DRAFTABLE = ("llama", "qwen3", "qwen3moe")
+SMALL_HEAD_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -71,52 +74,52 @@ class Loaded:
 
 
 def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
-    """Loads everything that `options` name; see `Engine.load`."""
-    path = options.model or bundled_model()
-    head_path = options.head or (bundled_head() if options.model is None else None)
+    """Loads everything that `options` name; see `Engine.load`.
+
+    What can be refused is refused before the weights, which may take minutes, are loaded.
+    """
     share = progress or (lambda _fraction: True)
-    model = _load_model(path, options, lambda fraction: share(0.9 * fraction))
-    notices: list[str] = []
-    head = None
-    if options.drafting:
-        head, reason = _load_head(model, head_path)
-        if reason:
-            notices.append(f"decoding without drafts: {reason}")
-    weights = _layer_weights(model)
+    info = read_gguf_info(options.model or bundled_model())
+    placement = resolve_placement(info, options.gpu_layers, options.n_cpu_moe)
+    threads = options.threads or physical_cores()
+    ctx = _context_size(info, options.ctx)
+    weights = np.array(placement.expert_layer_weights(info.n_layers) if info.n_experts else [])
+    steering = None
     if options.cost_profile is not None:
-        load_profile(options.cost_profile, weights, TREE_LIMIT)  # refuse before long work
-    observer = None
-    if head is not None and model.info.n_experts:
-        try:
-            observer = Observer(
-                model.n_layers, model.info.n_experts, model.info.n_experts_used, TREE_LIMIT
-            )
-        except SpecfitError as error:
-            notices.append(str(error))
+        steering = load_profile(options.cost_profile, weights, TREE_LIMIT)
+    head, observer, notices = None, None, []
+    if options.drafting:
+        head, why_not = _load_head(info, options, placement, threads)
+        if head is None:
+            notices.append(f"decoding without drafts: {why_not}")
+        elif info.n_experts:
+            try:
+                observer = Observer(info.n_layers, info.n_experts, info.n_experts_used, TREE_LIMIT)
+            except SpecfitError as error:
+                notices.append(f"planning without looking at experts: {error}")
+
+    model = Model(info, placement, lambda fraction: share(0.9 * fraction))
     context = Context(
         model,
-        ctx=_context_size(model, options.ctx),
-        threads=options.threads or physical_cores(),
+        ctx=ctx,
+        threads=threads,
         taps=() if head is None else head.taps,
         observer=observer,
         drafting=head is not None,
     )
     measured = None
     if head is not None:
-        measured = calibrated(context, head, lambda done: share(0.9 + 0.1 * done))
-    own = _own_cost(measured, weights, model.info.n_experts_used)
-    steering = own
-    if options.cost_profile is not None:
-        steering = load_profile(options.cost_profile, weights, TREE_LIMIT)
+        measured = calibrated(context, head, lambda fraction: share(0.9 + 0.1 * fraction))
+    own = _own_cost(measured, weights, info.n_experts_used)
     share(1.0)
     return Loaded(
         model=model,
         context=context,
         head=head,
         own_cost=own,
-        steering_cost=steering,
-        new_beliefs=lambda: _beliefs(model.info, model.n_layers, weights, measured),
-        sampling=_recommended(options, model.info),
+        steering_cost=steering or own,
+        new_beliefs=lambda: _beliefs(info, weights, measured),
+        sampling=_recommended(options, info),
         notices=tuple(notices),
         description=_describe(model, head, context),
     )
@@ -132,50 +135,35 @@ def physical_cores() -> int:
     return max(1, min(physical, allowed))
 
 
-def _load_model(path: Path, options: LoadOptions, progress: Progress) -> Model:
-    info = read_gguf_info(path)
-    placement = resolve_placement(info, options.gpu_layers, options.n_cpu_moe)
-    return Model(path, placement, progress)
-
-
-def _load_head(model: Model, path: Path | None) -> tuple[Eagle3Head | None, str]:
+def _load_head(
+    info: GgufInfo, options: LoadOptions, placement: Placement, threads: int
+) -> tuple[Eagle3Head | None, str]:
     """The draft head, or the reason why there can be none."""
+    path = options.head or (bundled_head() if options.model is None else None)
     if path is None:
         return None, "no draft head was given (-md)"
-    if not model.rolls_back:
-        return None, "this architecture's memory cannot drop rejected drafts"
-    if model.info.architecture not in DRAFTABLE:
-        return None, (
-            f"llama.cpp gives no draft features for the architecture {model.info.architecture}"
-        )
+    if info.architecture not in DRAFTABLE:
+        return None, (f"llama.cpp gives no draft features for the architecture {info.architecture}")
+    on_gpu = torch.cuda.is_available() and placement.gpu_layers > 0
     head = Eagle3Head.load(
         path,
-        embeddings=TokenEmbeddings.load(model.info),
-        target=TargetShape(model.n_embd, model.n_vocab, model.n_layers),
-        device="cuda" if _gpu_torch() and model.placement.gpu_layers else "cpu",
+        embeddings=TokenEmbeddings.load(info),
+        target=TargetShape.of(info),
+        device="cuda" if on_gpu else "cpu",
     )
+    # Torch's workers spin between levels and take the cores from llama.cpp's: where a level is a
+    # few small products, one thread is as fast alone and far faster beside another program.
+    torch.set_num_threads(1 if on_gpu or head.n_bytes < SMALL_HEAD_BYTES else threads)
     return head, ""
 
 
-def _gpu_torch() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
-def _layer_weights(model: Model) -> FloatArray:
-    if not model.info.n_experts:
-        return np.zeros(0)
-    return np.array(model.placement.expert_layer_weights(model.n_layers))
-
-
-def _context_size(model: Model, wanted: int | None) -> int:
+def _context_size(info: GgufInfo, wanted: int | None) -> int:
+    trained = info.context_length
     if wanted is None:
-        return min(DEFAULT_CTX, model.context_length or DEFAULT_CTX)
-    if model.context_length and wanted > model.context_length:
+        return min(DEFAULT_CTX, trained or DEFAULT_CTX)
+    if trained and wanted > trained:
         raise SpecfitError(
-            f"-c {wanted}: {model.info.path.name} was trained for {model.context_length} tokens; "
-            "ask for at most that"
+            f"-c {wanted}: {info.path.name} was made for {trained} tokens; ask for at most that"
         )
     return wanted
 
@@ -193,21 +181,13 @@ def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> Cyc
     )
 
 
-def _beliefs(
-    info: GgufInfo, n_layers: int, weights: FloatArray, measured: Measured | None
-) -> Beliefs:
-    routed = bool(info.n_experts)
-    unions = np.zeros(TREE_LIMIT + 1)
-    if routed and measured is not None:
+def _beliefs(info: GgufInfo, weights: FloatArray, measured: Measured | None) -> Beliefs:
+    forecast = None
+    unions = np.full(TREE_LIMIT + 1, float(info.n_experts_used))
+    if info.n_experts and measured is not None:
         unions = measured.union_by_rows(TREE_LIMIT)
-    return Beliefs(
-        acceptance=Acceptance(),
-        forecast=Forecast(n_layers, info.n_experts, info.n_experts_used, weights)
-        if routed and measured is not None
-        else None,
-        unions=UnionByRows(unions),
-        layer_weights=weights,
-    )
+        forecast = Forecast(info.n_layers, info.n_experts, info.n_experts_used, weights)
+    return Beliefs(Acceptance(), forecast, UnionByRows(unions), weights)
 
 
 def _recommended(options: LoadOptions, info: GgufInfo) -> Sampling:
@@ -218,10 +198,10 @@ def _recommended(options: LoadOptions, info: GgufInfo) -> Sampling:
 
 def _describe(model: Model, head: Eagle3Head | None, context: Context) -> str:
     info = model.info
-    parts = [info.name, info.architecture, f"{model.n_layers} layers"]
+    parts = [info.name, info.architecture, f"{info.n_layers} layers"]
     if info.n_experts:
         parts.append(f"{info.n_experts} experts top-{info.n_experts_used}")
-    layers = min(model.placement.gpu_layers, model.n_layers + 1)
+    layers = min(model.placement.gpu_layers, info.n_layers + 1)
     parts.append(f"{layers} layers on the GPU" if layers else "on the CPU")
     if layers and info.n_experts and model.placement.n_cpu_moe:
         parts.append(f"experts of {model.placement.n_cpu_moe} layers in host memory")

@@ -6,12 +6,12 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import jinja2
 import llama_cpp.llama_cpp as llama
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-from specfit.models.gguf_info import GgufInfo, read_gguf_info
+
+from specfit.models.gguf_info import GgufInfo
 
 from . import library
 from .errors import SpecfitError
@@ -64,13 +64,16 @@ def resolve_placement(info: GgufInfo, gpu_layers: int | None, n_cpu_moe: int | N
 class Model:
     """Loaded weights and vocabulary. Close it, or let it be collected, to free them."""
 
-    def __init__(self, path: Path, placement: Placement, progress: Progress | None = None) -> None:
-        """Loads `path`; `progress` is told 0..1 and may return False to cancel.
+    def __init__(
+        self, info: GgufInfo, placement: Placement, progress: Progress | None = None
+    ) -> None:
+        """Loads the file of `info`; `progress` is told 0..1 and may return False to cancel.
 
-        Raises ModelFileError for a file that is no sound GGUF, SpecfitError if llama.cpp refuses.
+        Raises SpecfitError if llama.cpp refuses it.
         """
         library.start()
-        self.info = read_gguf_info(path)
+        path = info.path
+        self.info = info
         self.placement = placement
         params = llama.llama_model_default_params()
         params.n_gpu_layers = placement.gpu_layers
@@ -99,20 +102,11 @@ class Model:
         assert vocab is not None
         self.vocab = vocab
         self.n_vocab = int(llama.llama_vocab_n_tokens(vocab))
-        self.n_layers = int(llama.llama_model_n_layer(handle))
         self.n_embd = int(llama.llama_model_n_embd(handle))
-        self.context_length = int(llama.llama_model_n_ctx_train(handle))
         self._pieces: dict[int, bytes] = {}
 
     def close(self) -> None:
         self._finalizer()
-
-    @property
-    def rolls_back(self) -> bool:
-        """Whether single cells of its memory can be dropped: what verifying a draft needs."""
-        return not (
-            llama.llama_model_is_recurrent(self.handle) or llama.llama_model_is_hybrid(self.handle)
-        )
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         data = text.encode()

@@ -11,7 +11,8 @@ class CycleReport:
     """One cycle; times in milliseconds.
 
     rows: verified tokens, the root included. drafted: rows - 1. accepted: drafts committed.
-    union_per_layer: mean over layers of the experts that the rows used; None if not observed.
+    union_per_layer: mean over layers of the experts that the rows used, 0 for a dense model; as
+    expected of that many rows where union_observed is False.
     observe_ms: what reading the experts cost, a part of the measured cycle.
     predicted_cycle_ms: on this machine, whatever profile steered the plan.
     """
@@ -19,7 +20,8 @@ class CycleReport:
     rows: int
     accepted: int
     committed: int
-    union_per_layer: float | None
+    union_per_layer: float
+    union_observed: bool
     draft_ms: float
     plan_ms: float
     verify_ms: float
@@ -35,7 +37,7 @@ class CycleReport:
 
 @dataclass(frozen=True)
 class CycleMeans:
-    """Means per cycle; unions over the cycles in which they were observed."""
+    """Means per cycle."""
 
     mean_acceptance_length: float = 0.0
     rows_per_cycle: float = 0.0
@@ -59,10 +61,7 @@ class CycleMeans:
 
         committed = mean([c.committed for c in cycles])
         same_name = {f.name for f in fields(CycleReport)} & {f.name for f in fields(cls)}
-        means = {
-            name: mean([value for c in cycles if (value := getattr(c, name)) is not None])
-            for name in same_name
-        }
+        means = {name: mean([getattr(c, name) for c in cycles]) for name in same_name}
         return cls(
             **means,
             mean_acceptance_length=committed,

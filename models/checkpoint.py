@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+
 from specfit.models.errors import ModelFileError
 from specfit.models.gguf_info import GgufInfo
 

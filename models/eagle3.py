@@ -27,6 +27,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+
 from specfit.models.checkpoint import HeadCheckpoint, HeadConfig, TargetShape, read_checkpoint
 from specfit.models.embeddings import TokenEmbeddings, TokenIds
 
@@ -139,6 +140,13 @@ class Eagle3Head:
     def taps(self) -> tuple[int, int, int]:
         """The target layers whose inputs, in this order, are a token's features."""
         return self._config.taps
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the weights that a drafted level reads."""
+        weights = self._weights
+        read = (weights.qkv, weights.out, weights.gate_up, weights.down, weights.vocab)
+        return sum(matrix.nbytes for matrix in read)
 
     @property
     def n_pairs(self) -> int:

@@ -14,6 +14,7 @@ import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
 from specfit.models.errors import ModelFileError
 from specfit.models.gguf_header import TensorInfo
 from specfit.models.gguf_info import GgufInfo

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+
 from specfit.models.errors import ModelFileError
 
 _MAGIC = b"GGUF"

@@ -23,6 +23,7 @@ import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
+
 from specfit.models.errors import ModelFileError
 from specfit.models.gguf_info import read_gguf_info
 

@@ -25,12 +25,12 @@ def pack(ids: NDArray[np.integer], n_experts: int) -> Bitsets:
     """
     if ids.size and (ids.min() < 0 or ids.max() >= n_experts):
         raise ValueError(f"expert ids must be in [0, {n_experts})")
-    words = np.zeros((*ids.shape[:-1], n_words(n_experts)), np.uint64)
-    bits = np.uint64(1) << (ids % WORD).astype(np.uint64)
-    for word in range(words.shape[-1]):
-        chosen = np.where(ids // WORD == word, bits, np.uint64(0))
-        words[..., word] = np.bitwise_or.reduce(chosen, axis=-1)
-    return words
+    width = WORD * n_words(n_experts)
+    rows = ids.reshape(-1, ids.shape[-1])
+    flags = np.zeros((len(rows), width), np.uint8)
+    flags.reshape(-1)[np.arange(len(rows))[:, None] * width + rows] = 1
+    words = np.packbits(flags, axis=1, bitorder="little").view("<u8")
+    return words.astype(np.uint64, copy=False).reshape(*ids.shape[:-1], -1)
 
 
 def sizes(sets: Bitsets) -> NDArray[np.int64]:

@@ -30,7 +30,7 @@ class Spec:
     def parse(cls, text: str) -> Spec:
         """Raises ValueError, in one sentence, for what is no mode."""
         mode, *rest = text.strip().split(":")
-        refusal = ValueError(f"--spec {text!r} is no speculation mode; the modes are {MODES}")
+        refusal = ValueError(f"{text!r} is no speculation mode; the modes are {MODES}")
         if mode in ("off", "count") and not rest:
             return cls(text, mode)
         if mode == "specfit" and rest in ([], ["ratio"]):

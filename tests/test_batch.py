@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from specfit.app import batch
 from specfit.app.entry import AppError
 from specfit.app.lines_out import LinesOut

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from specfit.app import bench
 from specfit.app.bench_result import Run, summarise
 from specfit.app.bench_runs import rotation

@@ -10,6 +10,7 @@ import gguf
 import pytest
 import torch
 from safetensors.torch import load_file
+
 from specfit.backend import Engine, Report, Sampling, Spec
 from specfit.models import bundled_head, bundled_model
 from specfit.models.eagle3 import Eagle3Head, TargetShape

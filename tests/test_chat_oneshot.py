@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+
 from specfit.app import chat
 from specfit.app.chat import SHOWCASE_QUESTION
 from specfit.backend import Engine, Sampling, Spec

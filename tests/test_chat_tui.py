@@ -8,6 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from textual import events
+from textual.pilot import Pilot
+from textual.widgets import Markdown
+
 from specfit.app.options import SamplingChoice
 from specfit.app.tui import ChatApp
 from specfit.app.widgets.answer import Answer
@@ -18,9 +22,6 @@ from specfit.app.widgets.note import Note
 from specfit.app.widgets.status_line import StatusLine
 from specfit.app.widgets.user_message import UserMessage
 from specfit.backend import Engine, Spec, SpecfitError
-from textual import events
-from textual.pilot import Pilot
-from textual.widgets import Markdown
 
 GREEDY = SamplingChoice(temp=0, top_k=None, top_p=None, min_p=None, seed=1)
 # The bundled model repeats this until the context is full: long enough to be stopped.

@@ -15,6 +15,7 @@ from specfit.backend.context import Context
 from specfit.backend.model import Model, Placement
 from specfit.backend.sampling import Sampler, Sampling
 from specfit.backend.verify import walk
+from specfit.models.gguf_info import read_gguf_info
 from specfit.planner import DraftTree
 
 SAMPLING = Sampling(temp=1.0, top_k=4, top_p=1.0, min_p=0.0, seed=5)
@@ -26,7 +27,7 @@ Walk = Callable[..., tuple[list[int], list[int]]]
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     path: Path = tmp_path_factory.mktemp("exact") / "target.gguf"
     write_float32_moe(path, seed=3)
-    model = Model(path, Placement(0, 0))
+    model = Model(read_gguf_info(path), Placement(0, 0))
     yield model
     model.close()
 

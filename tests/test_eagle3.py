@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from randomhead import DRAFT_VOCAB, LAYERS, VOCAB, Checkpoint, make_checkpoint
+
 from specfit.models.eagle3 import Eagle3Head, TargetShape
 from specfit.models.embeddings import TokenEmbeddings
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from randomhead import DRAFT_VOCAB, LAYERS, VOCAB, Checkpoint, make_checkpoint
+
 from specfit.models import ModelFileError
 from specfit.models.eagle3 import Eagle3Head, TargetShape
 from specfit.models.embeddings import TokenEmbeddings

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import llama_cpp.llama_cpp as llama
 import numpy as np
 import pytest
 from recording import Run, plain_rows, record, replayed_steps
@@ -20,6 +21,7 @@ from specfit.backend import Engine, LoadOptions, Sampling
 from specfit.models import bundled_head, bundled_model
 from specfit.models.quantise import dequantise
 
+GGML_TYPE_F32 = 0
 MODES = ["chain:3", "eagle3:31", "specfit"]
 GREEDY = Sampling(temp=0.0)
 SAMPLED = Sampling(temp=0.7, top_k=0, top_p=1.0, min_p=0.05, seed=11)
@@ -51,14 +53,29 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A float32 model whose experts are all used, planned for a machine where drafts pay."""
+    """A float32 model whose experts are all used, planned for a machine where drafts pay.
+
+    Its KV cache is float32 too, and attention keeps it so: in float16, to which flash attention
+    casts, the last bit of a key can round to another value.
+    """
+    defaults = llama.llama_context_default_params
+
+    def float32_cache() -> llama.llama_context_params:
+        params = defaults()
+        params.type_k = params.type_v = GGML_TYPE_F32
+        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        return params
+
     folder = tmp_path_factory.mktemp("exact")
     write_float32_moe(folder / "target.gguf", seed=1)
     write_head(folder / "head", folder / "target.gguf", seed=1)
     options = LoadOptions(
         model=folder / "target.gguf", head=folder / "head", cost_profile="streamed", threads=2
     )
-    with Engine.load(options) as engine:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llama, "llama_context_default_params", float32_cache)
+        engine = Engine.load(options)
+    with engine:
         yield engine
 
 

@@ -13,6 +13,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+
 from specfit.models import ModelFileError, bundled_model
 from specfit.models.embeddings import TokenEmbeddings
 from specfit.models.gguf_info import GgufInfo, read_gguf_info

@@ -16,6 +16,7 @@ from specfit.backend.errors import SpecfitError
 from specfit.backend.model import Model, Placement
 from specfit.backend.observer import Observer
 from specfit.models import bundled_model
+from specfit.models.gguf_info import read_gguf_info
 from specfit.planner import DraftTree
 
 get_name = library.symbol("ggml_get_name", restype=ctypes.c_char_p, argtypes=[ctypes.c_void_p])
@@ -52,10 +53,10 @@ class RouterInputs:
 
 
 def test_selections_equal_the_top_8_of_the_router_recomputed() -> None:
-    model = Model(bundled_model(), Placement(0, 0))
+    model = Model(read_gguf_info(bundled_model()), Placement(0, 0))
     info = model.info
     watched = RouterInputs(
-        Observer(model.n_layers, info.n_experts, info.n_experts_used, TREE_LIMIT)
+        Observer(model.info.n_layers, info.n_experts, info.n_experts_used, TREE_LIMIT)
     )
     context = Context(model, ctx=256, threads=1, observer=watched, drafting=True)  # type: ignore[arg-type]
     context.decode_prompt(model.prompt_tokens([{"role": "user", "content": "What is a tree?"}]))
@@ -68,7 +69,7 @@ def test_selections_equal_the_top_8_of_the_router_recomputed() -> None:
     context.decode_tree(tree)
     selections = watched.selections(len(tree))  # type: ignore[operator]
     tensors = {t.name: t for t in gguf.GGUFReader(bundled_model()).tensors}
-    for layer in range(model.n_layers):
+    for layer in range(model.info.n_layers):
         router = tensors[f"blk.{layer}.ffn_gate_inp.weight"].data
         scores = watched.inputs[layer].reshape(len(tree), -1) @ router.T
         best = np.argsort(-scores, axis=-1)[:, : info.n_experts_used]
@@ -78,8 +79,8 @@ def test_selections_equal_the_top_8_of_the_router_recomputed() -> None:
 
 
 def test_unarmed_nothing_is_copied() -> None:
-    model = Model(bundled_model(), Placement(0, 0))
-    watching = Observer(model.n_layers, 128, 8, TREE_LIMIT)
+    model = Model(read_gguf_info(bundled_model()), Placement(0, 0))
+    watching = Observer(model.info.n_layers, 128, 8, TREE_LIMIT)
     context = Context(model, ctx=256, threads=1, observer=watching)
     context.decode_prompt([1, 2, 3])
     assert watching.selections(3) is None
@@ -100,5 +101,5 @@ def test_without_a_compiler_one_sentence_says_so(
 def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setattr(observer.platformdirs, "user_cache_path", lambda _name: tmp_path)
     monkeypatch.setenv("CC", "false")
-    with pytest.raises(SpecfitError, match="false failed on observer.c"):
+    with pytest.raises(SpecfitError, match=r"false failed on observer\.c"):
         observer.compiled()

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+
 from specfit.app import batch, bench, chat
 from specfit.app.entry import user_sentence
 from specfit.app.options import (

@@ -12,13 +12,14 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 import pytest
 import torch
+from tinyhead import TAPS
+from tinymodel import write_dense, write_float32_moe, write_head
+from tinytarget import target_forward, vocabulary
+
 from specfit.backend import library
 from specfit.models.eagle3 import Eagle3Head, TargetShape
 from specfit.models.embeddings import TokenEmbeddings
 from specfit.models.gguf_info import read_gguf_info
-from tinyhead import TAPS
-from tinymodel import write_dense, write_float32_moe, write_head
-from tinytarget import target_forward, vocabulary
 
 N_LAYERS = 4
 

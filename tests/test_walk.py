@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+
 from specfit.backend.context import leaf_sequences
 from specfit.backend.verify import walk
 from specfit.planner import DraftTree
