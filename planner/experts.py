@@ -6,6 +6,8 @@ row is set when expert e is used. Unions are bitwise ors; sizes are population c
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,12 +27,12 @@ def pack(ids: NDArray[np.integer], n_experts: int) -> Bitsets:
     """
     if ids.size and (ids.min() < 0 or ids.max() >= n_experts):
         raise ValueError(f"expert ids must be in [0, {n_experts})")
-    width = WORD * n_words(n_experts)
-    rows = ids.reshape(-1, ids.shape[-1])
-    flags = np.zeros((len(rows), width), np.uint8)
-    flags.reshape(-1)[np.arange(len(rows))[:, None] * width + rows] = 1
+    shape = (*ids.shape[:-1], n_words(n_experts))
+    flags = np.zeros((math.prod(shape[:-1]), shape[-1] * WORD), np.uint8)
+    rows = np.arange(len(flags))[:, None] * flags.shape[1]
+    flags.reshape(-1)[rows + ids.reshape(len(flags), ids.shape[-1])] = 1
     words = np.packbits(flags, axis=1, bitorder="little").view("<u8")
-    return words.astype(np.uint64, copy=False).reshape(*ids.shape[:-1], -1)
+    return words.astype(np.uint64, copy=False).reshape(shape)
 
 
 def sizes(sets: Bitsets) -> NDArray[np.int64]:
