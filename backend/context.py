@@ -109,15 +109,18 @@ class Context:
                 features.append(self.features(len(chunk)))
         return features
 
+    def decode_token(self, token: int) -> None:
+        """Decodes one token and commits it: plain decoding. Its logits become row 0."""
+        self._batch.fill_one(token, self.n_past)
+        self._decode()
+        self.n_past += 1
+
     def decode_tree(self, tree: DraftTree) -> None:
         """Decodes every node of `tree` behind the committed text, all with logits."""
-        if len(tree) == 1:
-            self._batch.fill_chain([int(tree.tokens[0])], self.n_past, output_last=True)
-        else:
-            self._sequences = leaf_sequences(tree)
-            for seq in range(1, len(tree.leaves)):
-                self._share_prefix(seq)
-            self._batch.fill_tree(tree, self.n_past, self._sequences)
+        self._sequences = leaf_sequences(tree)
+        for seq in range(1, len(tree.leaves)):
+            self._share_prefix(seq)
+        self._batch.fill_tree(tree, self.n_past, self._sequences)
         self._decode()
 
     def commit(self, tree: DraftTree, path: Sequence[int]) -> None:
@@ -126,15 +129,14 @@ class Context:
         path: nodes from the root on.
         """
         kept = self.n_past + len(path)
-        if len(tree) > 1:
-            memory, sequences = self._memory, self._sequences
-            owner = int(sequences[path[-1]].argmax())  # any leaf below the path's end will do
-            shared = int(sequences[path, 0].sum())  # nodes of the path that sequence 0 holds too
-            llama.llama_memory_seq_rm(memory, 0, self.n_past + shared, -1)
-            if owner != 0:
-                llama.llama_memory_seq_cp(memory, owner, 0, self.n_past + shared, kept)
-            for seq in range(1, len(tree.leaves)):
-                llama.llama_memory_seq_rm(memory, seq, self.n_past, -1)
+        memory, sequences = self._memory, self._sequences
+        owner = int(sequences[path[-1]].argmax())  # any leaf below the path's end will do
+        shared = int(sequences[path, 0].sum())  # nodes of the path that sequence 0 holds too
+        llama.llama_memory_seq_rm(memory, 0, self.n_past + shared, -1)
+        if owner != 0:
+            llama.llama_memory_seq_cp(memory, owner, 0, self.n_past + shared, kept)
+        for seq in range(1, len(tree.leaves)):
+            llama.llama_memory_seq_rm(memory, seq, self.n_past, -1)
         self.n_past = kept
 
     def truncate(self, n: int) -> None:
@@ -169,7 +171,6 @@ class Context:
             self._batch.fill_chain(tokens.tolist(), self.n_past, output_last=True)
             self._batch.logits[: len(tokens)] = 1
         self._decode()
-        llama.llama_synchronize(self.handle)
         llama.llama_memory_seq_rm(self._memory, -1, self.n_past, -1)
 
     def _share_prefix(self, seq: int) -> None:
@@ -183,6 +184,7 @@ class Context:
         if status != 0:
             reason = library.take_errors() or f"status {status}"
             raise SpecfitError(f"llama.cpp failed to decode at token {self.n_past}: {reason}")
+        llama.llama_synchronize(self.handle)  # a GPU may still work; times are of whole batches
 
 
 def leaf_sequences(tree: DraftTree) -> NDArray[np.bool_]:
@@ -220,6 +222,14 @@ class _Batch:
         ):
             kind = dict(llama.llama_batch._fields_)[name]
             setattr(self.struct, name, ctypes.cast(array.ctypes.data, kind))
+
+    def fill_one(self, token: int, position: int) -> None:
+        self.struct.n_tokens = 1
+        self.tokens[0] = token
+        self.positions[0] = position
+        self._n_seq_id[0] = 1
+        self._seq_ids[0, 0] = 0
+        self.logits[0] = 1
 
     def fill_chain(self, tokens: Sequence[int], start: int, *, output_last: bool) -> None:
         n = len(tokens)

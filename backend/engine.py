@@ -29,7 +29,7 @@ from specfit.planner import (
 )
 
 from .context import TREE_LIMIT, Context
-from .drafter import Draft, Drafter
+from .drafter import Drafter
 from .errors import SpecfitError
 from .generation import Generation
 from .loading import Loaded, LoadOptions, load
@@ -65,6 +65,11 @@ class Engine:
         self.steering_cost: CycleCost = loaded.steering_cost
         self._drafter = None if loaded.head is None else Drafter(loaded.head)
         self._policies: dict[str, Policy] = {}
+        # A cycle without drafts is always alike: no planner is asked about it.
+        self._plain_union = float(self.model.info.n_experts_used)
+        weighted = self._plain_union * float(self.own_cost.layer_weights.sum())
+        self._plain_ms = self.own_cost.cycle_ms(1, weighted)
+        self._plain_outcome = Outcome(1, 1, levels=0, union=weighted, draft_ms=0.0)
         self._tokens: list[int] = []  # in the KV cache, sequence 0
         self._unobserved_cycles = LOOK_EVERY  # so the first drafted cycle is looked at
 
@@ -158,10 +163,13 @@ class Engine:
         goes_on: told every token as it is committed; False ends the text with it.
         """
         begun = time.perf_counter()
-        draft = self._draft(root, policy)
+        room = self.ctx - 1 - self.context.n_past
+        if self._drafter is None or room < 1 or not policy.begin():
+            return self._plain_cycle(begun, root, policy, sampler, goes_on)
+        draft = self._drafter.draft([*self._tokens, root], policy, room)
         choice = policy.choose(draft.tree)
-        tree = draft.tree.subtree(choice.keep) if len(draft.tree) > 1 else draft.tree
-        observing = self._arm(tree, policy, drafted=draft.levels > 0)
+        tree = draft.tree.subtree(choice.keep)
+        observing = self._arm(tree, policy)
 
         planned = time.perf_counter()
         self.context.decode_tree(tree)
@@ -170,8 +178,7 @@ class Engine:
         path, committed = walk(tree, lambda row: sampler.sample(self.context, row), goes_on)
         self.context.commit(tree, path)
         self._tokens += tree.tokens[path].tolist()
-        if policy.may_draft and self._drafter is not None:
-            self._drafter.remember(self.context.features(len(tree))[path])
+        self._drafter.remember(self.context.features(len(tree))[path])
 
         walked = time.perf_counter()
         union = self._learn_experts(tree, policy.beliefs, choice) if observing else None
@@ -198,16 +205,45 @@ class Engine:
         )
         return Cycle(committed, report)
 
-    def _draft(self, root: int, policy: Policy) -> Draft:
-        room = self.ctx - 1 - self.context.n_past
-        if self._drafter is None or room < 1 or not policy.begin():
-            return Draft(DraftTree.of_root(root), 0.0)
-        return self._drafter.draft([*self._tokens, root], policy, room)
+    def _plain_cycle(
+        self,
+        begun: float,
+        root: int,
+        policy: Policy,
+        sampler: Sampler,
+        goes_on: Callable[[int], bool],
+    ) -> Cycle:
+        """The cycle of a root alone, without the machinery of trees: on a small model that costs
+        a tenth of the time (LOG.md)."""
+        self.context.decode_token(root)
+        verified = time.perf_counter()
+        token = sampler.sample(self.context, 0)
+        goes_on(token)
+        self._tokens.append(root)
+        if policy.may_draft and self._drafter is not None:
+            self._drafter.remember(self.context.features(1))
+        policy.learn(self._plain_outcome)
+        ended = time.perf_counter()
+        report = CycleReport(
+            rows=1,
+            accepted=0,
+            committed=1,
+            union_per_layer=self._plain_union,
+            union_observed=True,
+            draft_ms=0.0,
+            plan_ms=0.0,
+            verify_ms=(verified - begun) * 1e3,
+            observe_ms=0.0,
+            predicted_cycle_ms=self._plain_ms,
+            measured_cycle_ms=(ended - begun) * 1e3,
+            predicted_committed=1.0,
+        )
+        return Cycle([token], report)
 
-    def _arm(self, tree: DraftTree, policy: Policy, *, drafted: bool) -> bool:
+    def _arm(self, tree: DraftTree, policy: Policy) -> bool:
         """Has the experts of the coming decode copied, if there is something to learn from them."""
         observer = self.context.observer
-        if observer is None or not drafted:
+        if observer is None:
             return False
         forecast = policy.beliefs.forecast
         news = policy.forecasts and forecast is not None and not forecast.knows(tree.tokens)

@@ -51,6 +51,7 @@ class Forecast:
 
     def __init__(self, n_layers: int, n_experts: int, n_used: int, layer_weights: FloatArray):
         self._n_experts = n_experts
+        self._n_used = n_used
         self._weights = layer_weights
         self._slots: dict[int, int] = {}
         self._table = np.zeros((CAPACITY, n_layers, n_words(n_experts)), np.uint64)
@@ -70,7 +71,9 @@ class Forecast:
             slot = self._slots.get(token)
             if slot is not None:
                 sets[node] = self._table[slot]
-            elif node > 0:
+            elif node == 0:
+                unforeseen[node] = self._n_used * float(self._weights.sum())
+            else:
                 sets[node] = sets[tree.parents[node]]
                 unforeseen[node] = unknown_cost
         return ExpertForecast(sets, unforeseen)
@@ -110,6 +113,7 @@ class Forecast:
         if expected > 0:
             self._scale += 0.05 * (np.clip(observed / expected, 0.25, 4.0) - self._scale)
         unknown = forecast.unforeseen > 0
+        unknown[0] = False  # the root's number of experts is certain
         total = float(weights.sum())
         if unknown.any() and total > 0:
             # Experts of each unknown node that its parent did not use.

@@ -25,6 +25,9 @@ NOTHING: IntArray = np.zeros(0, np.int32)
 # A node that is committed once in a hundred cycles pays for no row on any machine we measured.
 LEAST_CHANCE = 0.01
 BRANCHING = 8
+# Planning may take this share of a cycle; a state of the search takes about STATE_MS (LOG.md).
+PLANNING_SHARE = 0.01
+STATE_MS = 0.3
 DEEPEST = 16
 
 
@@ -72,7 +75,8 @@ class Policy(Protocol):
         room: how deep the tree may still be before the context ends.
         """
 
-    def choose(self, tree: DraftTree) -> Choice: ...
+    def choose(self, tree: DraftTree) -> Choice:
+        """The subtree to verify of a tree with drafts."""
 
     def learn(self, outcome: Outcome) -> None: ...
 
@@ -182,14 +186,14 @@ class Planned:
         *,
         by_count: bool = False,
         ratio: bool = False,
-        max_states: int = 200,
     ) -> None:
         self.beliefs = beliefs
         self.cost = cost
         self.max_rows = min(max_rows, cost.max_rows)
         self.forecasts = not by_count and beliefs.forecast is not None
         self.ratio = ratio
-        self.max_states = max_states
+        plain_ms = cost.cycle_ms(1, self._weighted(beliefs.unions.mean[1]))
+        self.max_states = 1 + int(PLANNING_SHARE * plain_ms / STATE_MS)
         self.rule = DraftingRule(cost, self._weighted(beliefs.unions.mean[1]), self.max_rows)
         self.may_draft = self.rule.may_draft
         self._newest: tuple[DraftTree, Plan, ExpertForecast | None] | None = None
