@@ -1,9 +1,10 @@
 """Measures what a cycle costs here, in seconds, and remembers it.
 
 For every row count two decodes are timed: n times the same token in n sequences of their own,
-whose union of experts is that of one token, and n different tokens, whose union is wide. Row counts
-are alternated, since llama.cpp rebuilds its graph when n changes, as it does between cycles of
-different size. The result is kept in the user's cache folder under a key of all it depends on.
+whose union of experts is that of one token, and n different tokens, whose union is wide. llama.cpp
+rebuilds its graph when n changes, and a GPU needs a few equal decodes to record one: so every visit
+to a shape gives a first time and, repeated, a steady one, and their difference is `switch_ms`. The
+result is kept in the user's cache folder under a key of all it depends on.
 """
 
 from __future__ import annotations
@@ -28,20 +29,30 @@ from .context import TREE_LIMIT, Context
 from .errors import SpecfitError
 from .model import Model, Progress
 
-ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 31, 32, 48, 60, TREE_LIMIT)
-# Repeat until a point has had this much time, but never fewer or more often than this.
-POINT_MS = 60.0
-REPEATS = (3, 12)
-FORMAT = 1
+ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 31, 32, 48, TREE_LIMIT)
+# A shape is visited until it has had this much time, but never more or less often than this.
+SHAPE_MS = 100.0
+VISITS = (2, 6)
+# Decodes after the first of a visit, of which the last two count; one is enough for a dear shape.
+STEADY = 4
+DEAR_MS = 60.0
+# A stored measurement that is off by more than this factor is taken again.
+TOLERANCE = 2.0
+FORMAT = 2
+
+
+Shape = tuple[int, bool]  # rows, and whether they are one token repeated
 
 
 @dataclass(frozen=True)
 class Measured:
-    """points: decodes. draft_level_ms: one level of the head. observe_ms: what observing adds to a
-    decode of 4 rows; none of it for a dense model."""
+    """points: steady decodes. draft_level_ms: one level of the head. switch_ms: what the first
+    decode of another number of rows takes more. observe_ms: what observing adds to a decode of 4
+    rows, 0 for a dense model."""
 
     points: list[CostPoint]
     draft_level_ms: float
+    switch_ms: float
     observe_ms: float
 
     def union_by_rows(self, max_rows: int) -> FloatArray:
@@ -60,12 +71,10 @@ def calibrated(
     The context must be empty and is empty afterwards. Raises SpecfitError if `progress` cancels.
     """
     path = _cache_path(context, head)
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        points = [CostPoint(**point) for point in stored.pop("points")]
-        return Measured(points, **stored)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        measured = measure(context, head, progress)
+    stored = _stored(path)
+    if stored is not None and _still_true(stored, context):
+        return stored
+    measured = measure(context, head, progress)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_suffix(".tmp")
@@ -76,42 +85,73 @@ def calibrated(
     return measured
 
 
+def _stored(path: Path) -> Measured | None:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        points = [CostPoint(**point) for point in stored.pop("points")]
+        return Measured(points, **stored)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _still_true(stored: Measured, context: Context) -> bool:
+    """Whether one row takes about what was stored: a few decodes, against a measurement that was
+    taken beside another program, or a machine that has changed since."""
+    rng = np.random.default_rng(0)
+    now = _typical([_timed(context, (1, False), rng) for _ in range(1 + STEADY)][1:])
+    then = next(point.ms for point in stored.points if point.rows == 1)
+    return 1 / TOLERANCE < now / then < TOLERANCE
+
+
 def measure(
     context: Context, head: Eagle3Head | None, progress: Progress | None = None
 ) -> Measured:
+    """Measures now; see `calibrated`."""
     model = context.model
     rng = np.random.default_rng(0)
     # Some text first: an empty cache would flatter the attention.
     prefix = rng.integers(0, model.n_vocab, 128).tolist()
     context.decode_prompt(prefix)
-    shapes = [(rows, alike) for rows in ROW_COUNTS for alike in (True, False)]
-    if not model.info.n_experts:
-        shapes = [(rows, False) for rows in ROW_COUNTS]
-    times: dict[tuple[int, bool], list[float]] = {shape: [] for shape in shapes}
-    for turn in range(REPEATS[1]):
+    kinds = (True, False) if model.info.n_experts else (False,)
+    # In this order every shape follows one of another number of rows.
+    shapes = [(rows, alike) for alike in kinds for rows in ROW_COUNTS]
+    first: dict[Shape, list[float]] = {shape: [] for shape in shapes}
+    steady: dict[Shape, list[float]] = {shape: [] for shape in shapes}
+    for visit in range(VISITS[1]):
         for shape in shapes:
-            spent = times[shape]
-            if turn < REPEATS[0] or sum(spent) < POINT_MS:
-                spent.append(_timed(context, shape, rng, warm=turn > 0))
-        if progress is not None and not progress((turn + 1) / REPEATS[1]):
+            if visit < VISITS[0] or sum(first[shape]) + sum(steady[shape]) < SHAPE_MS:
+                times = _visit(context, shape, rng)
+                first[shape].append(times[0])
+                steady[shape] += times[-2:] if len(times) > 2 else times[1:]
+        if progress is not None and not progress((visit + 1) / VISITS[1]):
             raise SpecfitError("measuring this machine was cancelled")
     points = [
-        CostPoint(rows, _union(context, rows, alike, rng), median(times[rows, alike]))
+        CostPoint(rows, _union(context, rows, alike, rng), _typical(steady[rows, alike]))
         for rows, alike in shapes
     ]
+    switch_ms = median(_typical(first[shape]) - _typical(steady[shape]) for shape in shapes)
     draft_ms = 0.0 if head is None else _draft_level_ms(head, model)
     observe_ms = _observe_ms(context, rng)
     context.truncate(0)
-    return Measured(points, draft_ms, observe_ms)
+    return Measured(points, draft_ms, max(0.0, switch_ms), observe_ms)
 
 
-def _timed(
-    context: Context, shape: tuple[int, bool], rng: np.random.Generator, *, warm: bool
-) -> float:
+def _typical(times: list[float]) -> float:
+    """The lower quartile: another program can only add to a time."""
+    return float(np.quantile(times, 0.25))
+
+
+def _visit(context: Context, shape: Shape, rng: np.random.Generator) -> list[float]:
+    """Times of one shape's decodes in a row, the first of them after another number of rows."""
+    times = [_timed(context, shape, rng)]
+    for _ in range(STEADY if times[0] < DEAR_MS else 1):
+        times.append(_timed(context, shape, rng))
+    return times
+
+
+def _timed(context: Context, shape: Shape, rng: np.random.Generator) -> float:
     rows, alike = shape
     tokens = _tokens(context, rows, alike, rng)
-    if not warm:
-        context.measure(tokens, own_sequences=alike)
     start = time.perf_counter()
     context.measure(tokens, own_sequences=alike)
     return (time.perf_counter() - start) * 1e3
@@ -143,7 +183,7 @@ def _union(context: Context, rows: int, alike: bool, rng: np.random.Generator) -
 
 
 def _draft_level_ms(head: Eagle3Head, model: Model) -> float:
-    """Median time of one level, over the first (with its commit of two tokens) and two more."""
+    """Typical time of one level, over the first (with its commit of two tokens) and two more."""
     features = np.zeros((2, len(head.taps) * model.n_embd), np.float32)
     head.truncate(0)
     spans = []
@@ -156,7 +196,7 @@ def _draft_level_ms(head: Eagle3Head, model: Model) -> float:
         head.expand(slots, level[:, 0], 2, 8)
         spans.append((time.perf_counter() - start) * 1e3 / 3)
     head.truncate(0)
-    return median(spans[2:])
+    return _typical(spans[2:])
 
 
 def _observe_ms(context: Context, rng: np.random.Generator) -> float:
@@ -164,13 +204,13 @@ def _observe_ms(context: Context, rng: np.random.Generator) -> float:
     if context.observer is None:
         return 0.0
     spent: dict[bool, list[float]] = {True: [], False: []}
-    for turn in range(8):
+    for _ in range(8):
         for armed in (True, False):
             if armed:
                 context.observer.arm()
-            spent[armed].append(_timed(context, (4, False), rng, warm=turn > 0))
+            spent[armed].append(_timed(context, (4, False), rng))
             context.observer.disarm()
-    return max(0.0, median(spent[True]) - median(spent[False]))
+    return max(0.0, _typical(spent[True][1:]) - _typical(spent[False][1:]))
 
 
 def _cache_path(context: Context, head: Eagle3Head | None) -> Path:

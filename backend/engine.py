@@ -69,7 +69,8 @@ class Engine:
         self._plain_union = float(self.model.info.n_experts_used)
         weighted = self._plain_union * float(self.own_cost.layer_weights.sum())
         self._plain_ms = self.own_cost.cycle_ms(1, weighted)
-        self._plain_outcome = Outcome(1, 1, levels=0, union=weighted, draft_ms=0.0)
+        self._plain_outcome = Outcome(1, 1, levels=0, union=weighted, draft_ms=0.0, plan_ms=0.0)
+        self._rows_before = 1
         self._tokens: list[int] = []  # in the KV cache, sequence 0
         self._unobserved_cycles = LOOK_EVERY  # so the first drafted cycle is looked at
 
@@ -185,7 +186,12 @@ class Engine:
         if len(tree) > 1:
             policy.beliefs.acceptance.learn(tree, path)
         paid = choice.union if union is None else float(union @ policy.beliefs.layer_weights)
-        policy.learn(Outcome(len(tree), len(committed), draft.levels, paid, draft.head_ms))
+        plan_ms = (planned - begun) * 1e3 - draft.head_ms
+        predicted_ms = draft.levels * policy.planning_ms + self.own_cost.cycle_ms(
+            len(tree), choice.union, draft.levels, self._rows_before
+        )
+        self._rows_before = len(tree)
+        policy.learn(Outcome(len(tree), len(committed), draft.levels, paid, draft.head_ms, plan_ms))
         ended = time.perf_counter()
         report = CycleReport(
             rows=len(tree),
@@ -196,10 +202,10 @@ class Engine:
             ),
             union_observed=union is not None,
             draft_ms=draft.head_ms,
-            plan_ms=(planned - begun) * 1e3 - draft.head_ms,
+            plan_ms=plan_ms,
             verify_ms=(verified - planned) * 1e3,
             observe_ms=(ended - walked) * 1e3 if observing else 0.0,
-            predicted_cycle_ms=self.own_cost.cycle_ms(len(tree), choice.union, draft.levels),
+            predicted_cycle_ms=predicted_ms,
             measured_cycle_ms=(ended - begun) * 1e3,
             predicted_committed=choice.committed,
         )
@@ -223,6 +229,8 @@ class Engine:
         if policy.may_draft and self._drafter is not None:
             self._drafter.remember(self.context.features(1))
         policy.learn(self._plain_outcome)
+        predicted_ms = self._plain_ms + (self.own_cost.switch_ms if self._rows_before > 1 else 0.0)
+        self._rows_before = 1
         ended = time.perf_counter()
         report = CycleReport(
             rows=1,
@@ -234,7 +242,7 @@ class Engine:
             plan_ms=0.0,
             verify_ms=(verified - begun) * 1e3,
             observe_ms=0.0,
-            predicted_cycle_ms=self._plain_ms,
+            predicted_cycle_ms=predicted_ms,
             measured_cycle_ms=(ended - begun) * 1e3,
             predicted_committed=1.0,
         )

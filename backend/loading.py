@@ -177,6 +177,7 @@ def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> Cyc
         top_k=top_k,
         layer_weights=weights,
         draft_ms=measured.draft_level_ms,
+        switch_ms=measured.switch_ms,
         max_rows=TREE_LIMIT,
     )
 

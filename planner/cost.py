@@ -1,16 +1,18 @@
 """What a cycle costs.
 
-    T(S) = levels * draft_ms + rows_ms[n] + expert_ms[n] * sum_l w_l |U_l(S)|
+    T(S) = levels * draft_ms + rows_ms[n] + expert_ms[n] * sum_l w_l |U_l(S)| + switch_ms [n new]
 
 n is the number of rows verified, the root included; U_l(S) is the union of the experts that those
 rows use at layer l. `rows_ms` and `expert_ms` are measured tables over n, with whatever cliffs the
-machine has. w_l is 0 for a layer whose experts cost nothing extra (it lies on the GPU).
+machine has. w_l is 0 for a layer whose experts cost nothing extra (it lies on the GPU). llama.cpp
+rebuilds its graph when the number of rows changes from one decode to the next: that is switch_ms,
+a matter of small models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,21 +37,35 @@ class CycleCost:
     expert_ms:     float64 [N + 1]; cost of one unit of weighted union at n rows, never negative.
     layer_weights: float64 [layer]; weight of one expert of that layer, never negative.
     draft_ms:      cost of drafting one level.
+    switch_ms:     what a decode costs more when the one before had another number of rows.
     """
 
     rows_ms: FloatArray
     expert_ms: FloatArray
     layer_weights: FloatArray
     draft_ms: float
+    switch_ms: float = 0.0
 
     @property
     def max_rows(self) -> int:
         return len(self.rows_ms) - 1
 
-    def cycle_ms(self, rows: int, weighted_union: float, levels: int = 0) -> float:
-        """T for `rows` rows whose experts weigh `weighted_union` after `levels` draft levels."""
+    def cycle_ms(
+        self, rows: int, weighted_union: float, levels: int = 0, rows_before: int | None = None
+    ) -> float:
+        """T for `rows` rows whose experts weigh `weighted_union` after `levels` draft levels.
+
+        rows_before: of the cycle before; None stands for the same number.
+        """
         verify = self.rows_ms[rows] + self.expert_ms[rows] * weighted_union
-        return float(levels * self.draft_ms + verify)
+        switch = self.switch_ms if rows_before not in (None, rows) else 0.0
+        return float(levels * self.draft_ms + verify + switch)
+
+    def after(self, rows_before: int) -> CycleCost:
+        """The tables for a cycle behind one of `rows_before` rows, without a `switch_ms`."""
+        rows_ms = self.rows_ms + self.switch_ms
+        rows_ms[min(rows_before, self.max_rows)] -= self.switch_ms
+        return replace(self, rows_ms=rows_ms, switch_ms=0.0)
 
 
 def cost_from_points(
@@ -59,6 +75,7 @@ def cost_from_points(
     layer_weights: FloatArray,
     draft_ms: float,
     max_rows: int,
+    switch_ms: float = 0.0,
     default_expert_ms: FloatArray | None = None,
 ) -> CycleCost:
     """Cost tables through measured points.
@@ -99,7 +116,7 @@ def cost_from_points(
     floor_ms = _table(counts, floors, max_rows, least_slope=0.0)
     expert_ms = np.maximum(_table(counts, prices, max_rows, least_slope=-np.inf), 0.0)
     rows_ms = floor_ms - expert_ms * top_k * weight
-    return CycleCost(rows_ms, expert_ms, layer_weights, draft_ms)
+    return CycleCost(rows_ms, expert_ms, layer_weights, draft_ms, switch_ms)
 
 
 def _table(

@@ -60,7 +60,7 @@ class DraftingRule:
         self._advantage += weight * (advantage - self._advantage)
 
     def learn(self, committed: int, ms: float, draft_ms: float) -> None:
-        """Learns from a finished cycle: tokens, its time as predicted, and time spent drafting."""
+        """Learns from a finished cycle: tokens, its time as predicted, and what drafting took."""
         self._tokens += RATE_WEIGHT * (committed - self._tokens)
         self._ms += RATE_WEIGHT * (ms - self._ms)
         self._decoding_ms += ms

@@ -28,6 +28,7 @@ BRANCHING = 8
 # Planning may take this share of a cycle; a state of the search takes about STATE_MS (LOG.md).
 PLANNING_SHARE = 0.01
 STATE_MS = 0.3
+FIRST_PLANNING_MS = 0.5
 DEEPEST = 16
 
 
@@ -48,23 +49,29 @@ class Choice:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished cycle. union: weighted union observed, or expected where it was not observed."""
+    """A finished cycle. union: weighted union observed, or expected where it was not observed.
+
+    draft_ms, plan_ms: measured time in the head and in the policy.
+    """
 
     rows: int
     committed: int
     levels: int
     union: float
     draft_ms: float
+    plan_ms: float
 
 
 class Policy(Protocol):
     """least_chance: children below it are not even considered. may_draft: whether this policy can
-    draft at all here. forecasts: whether it plans by the experts of single nodes."""
+    draft at all here. forecasts: whether it plans by the experts of single nodes. planning_ms: time
+    that the policy takes a level, as measured."""
 
     beliefs: Beliefs
     least_chance: float
     may_draft: bool
     forecasts: bool
+    planning_ms: float
 
     def begin(self) -> bool:
         """Whether to draft in this cycle."""
@@ -91,12 +98,13 @@ class _Baseline:
     def __init__(self, beliefs: Beliefs, max_rows: int) -> None:
         self.beliefs = beliefs
         self.max_rows = max_rows
+        self.planning_ms = FIRST_PLANNING_MS
 
     def begin(self) -> bool:
         return True
 
     def learn(self, outcome: Outcome) -> None:
-        pass
+        self.planning_ms = _followed(self.planning_ms, outcome)
 
     def _expected(self, tree: DraftTree, keep: BoolArray) -> Choice:
         beliefs = self.beliefs
@@ -196,6 +204,8 @@ class Planned:
         self.max_states = 1 + int(PLANNING_SHARE * plain_ms / STATE_MS)
         self.rule = DraftingRule(cost, self._weighted(beliefs.unions.mean[1]), self.max_rows)
         self.may_draft = self.rule.may_draft
+        self.planning_ms = FIRST_PLANNING_MS
+        self._rows_before = 1
         self._newest: tuple[DraftTree, Plan, ExpertForecast | None] | None = None
 
     def begin(self) -> bool:
@@ -242,8 +252,11 @@ class Planned:
 
     def learn(self, outcome: Outcome) -> None:
         rows = min(outcome.rows, self.cost.max_rows)
-        ms = self.cost.cycle_ms(rows, outcome.union, outcome.levels)
-        self.rule.learn(outcome.committed, ms, outcome.draft_ms)
+        ms = self.cost.cycle_ms(rows, outcome.union, outcome.levels, self._rows_before)
+        ms += outcome.levels * self.planning_ms
+        self.rule.learn(outcome.committed, ms, outcome.draft_ms + outcome.plan_ms)
+        self._rows_before = rows
+        self.planning_ms = _followed(self.planning_ms, outcome)
 
     def _value(self, plan: Plan) -> float:
         if self.ratio:
@@ -271,12 +284,13 @@ class Planned:
         )
 
     def _adjusted_cost(self, forecast: ExpertForecast | None) -> CycleCost:
-        """The cost tables with what is known about unions folded in.
+        """The cost tables of this cycle, planning and what is known about unions folded in.
 
         By count, the mean union of that many rows. With a forecast, its growth over the root's
         experts is scaled to what was observed, while the root's own number is certain.
         """
-        cost = self.cost
+        cost = self.cost.after(self._rows_before)
+        cost = replace(cost, draft_ms=cost.draft_ms + self.planning_ms)
         if forecast is None:
             unions = self.beliefs.unions.mean[: cost.max_rows + 1]
             rows_ms = cost.rows_ms + cost.expert_ms * unions * self._total_weight
@@ -310,6 +324,13 @@ class Planned:
 
     def _weighted(self, union_per_layer: float) -> float:
         return float(union_per_layer) * self._total_weight
+
+
+def _followed(planning_ms: float, outcome: Outcome) -> float:
+    """The running mean of the planning time a level, after one more cycle."""
+    if outcome.levels == 0:
+        return planning_ms
+    return planning_ms + 0.1 * (outcome.plan_ms / outcome.levels - planning_ms)
 
 
 def make_policy(spec: Spec, beliefs: Beliefs, cost: CycleCost, max_rows: int) -> Policy:

@@ -209,7 +209,7 @@ class TestPolicies:
                     choice = policy.choose(tree)
                     levels, rows = 5, int(choice.keep.sum())
                     # what an accurate forecast leads to: rate settles at the plan's own
-                    policy.learn(Outcome(rows, round(choice.committed), levels, 0.0, 1.0))
+                    policy.learn(Outcome(rows, round(choice.committed), levels, 0.0, 1.0, 0.5))
             sizes = [int(policy.choose(tree).keep.sum()) for policy in policies]
             assert abs(sizes[0] - sizes[1]) <= 1
 
