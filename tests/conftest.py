@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from specfit.backend import Engine, LoadOptions
+
+
+# Measured costs and the compiled callback go to a cache of the session's own, not to the user's.
+_cache = tempfile.TemporaryDirectory(prefix="specfit-tests-")
+os.environ["XDG_CACHE_HOME"] = _cache.name
 
 
 @pytest.fixture(scope="session")

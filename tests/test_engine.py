@@ -1,0 +1,185 @@
+"""The engine as its users see it: where answers end, what is reused, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tinymodel import write_dense
+
+from specfit.backend import Engine, LoadOptions, Sampling, Spec, SpecfitError, calibration
+from specfit.backend.profiles import load_profile, shipped_profiles
+from specfit.planner import CostPoint
+
+GREEDY = Sampling(temp=0.0)
+MODES = ["off", "chain:3", "eagle3:31", "specfit"]
+QUESTION = [{"role": "user", "content": "Tell me a short story about a fox."}]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    options = LoadOptions(ctx=320, threads=1, cost_profile="streamed")
+    with Engine.load(options) as engine:
+        yield engine
+
+
+def answer(engine: Engine, mode: str, **options: object):
+    options.setdefault("max_tokens", 40)
+    generation = engine.generate(
+        QUESTION,
+        sampling=GREEDY,
+        spec=Spec.parse(mode),
+        **options,  # type: ignore[arg-type]
+    )
+    pieces = list(generation)
+    assert "".join(pieces) == generation.report.text
+    return generation
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_token_limit_is_met_exactly(engine: Engine, mode: str) -> None:
+    for limit in (1, 2, 7):
+        report = answer(engine, mode, max_tokens=limit).report
+        assert (report.completion_tokens, report.finish_reason) == (limit, "length")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stop_string_ends_the_answer_before_itself(engine: Engine, mode: str) -> None:
+    whole = answer(engine, mode).report.text
+    stop = whole[25:31]
+    report = answer(engine, mode, stop=[stop]).report
+    assert report.finish_reason == "stop"
+    assert report.text == whole[: whole.index(stop)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_answer_ends_where_the_context_does(engine: Engine, mode: str) -> None:
+    engine.model.ends, ends = (lambda _token: False), engine.model.ends  # type: ignore[method-assign]
+    try:
+        report = answer(engine, mode, max_tokens=None).report
+    finally:
+        engine.model.ends = ends  # type: ignore[method-assign]
+    assert report.finish_reason == "length"
+    assert report.prompt_tokens + report.completion_tokens == engine.ctx
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_next_turn_reuses_the_last_and_says_the_same(engine: Engine, mode: str) -> None:
+    first = answer(engine, mode).report
+    turns = [
+        *QUESTION,
+        {"role": "assistant", "content": first.text},
+        {"role": "user", "content": "Go on."},
+    ]
+
+    def second() -> str:
+        generation = engine.generate(turns, sampling=GREEDY, max_tokens=24, spec=Spec.parse(mode))
+        return "".join(generation)
+
+    processed = []
+    decode_prompt = engine.context.decode_prompt
+
+    def counting(tokens, goes_on):  # type: ignore[no-untyped-def]
+        processed.append(len(tokens))
+        return decode_prompt(tokens, goes_on)
+
+    engine.context.decode_prompt = counting  # type: ignore[method-assign]
+    try:
+        reused = second()
+        engine.forget()
+        afresh = second()
+    finally:
+        del engine.context.decode_prompt
+    assert processed[0] < processed[1] / 2
+    # Their caches were filled in batches of other widths, so late near-ties may part them.
+    assert reused[:8] == afresh[:8]
+
+
+def test_stop_ends_after_the_present_cycle_and_keeps_the_text(engine: Engine) -> None:
+    generation = engine.generate(QUESTION, sampling=GREEDY, max_tokens=200)
+    pieces = []
+    for piece in generation:
+        pieces.append(piece)
+        if len(pieces) == 3:
+            generation.stop()
+    assert generation.report.finish_reason == "stopped"
+    assert generation.report.text == "".join(pieces)
+
+
+def test_a_stopped_prompt_is_picked_up_again(engine: Engine) -> None:
+    engine.forget()
+    expected = answer(engine, "specfit").report.text
+    engine.forget()
+    generation = engine.generate(QUESTION, sampling=GREEDY, max_tokens=5)
+    generation.stop()
+    assert list(generation) == []
+    assert generation.report.finish_reason == "stopped"
+    assert answer(engine, "specfit").report.text == expected
+
+
+def test_modes_can_take_turns_in_one_conversation(engine: Engine) -> None:
+    engine.forget()
+    texts = {mode: answer(engine, mode, max_tokens=12).report.text for mode in (*MODES, *MODES)}
+    assert len(set(texts.values())) == 1
+
+
+def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(engine: Engine) -> None:
+    long = [{"role": "user", "content": "word " * 500}]
+    with pytest.raises(SpecfitError, match=r"the prompt has \d+ tokens and the context holds 320"):
+        engine.generate(long)
+
+
+def test_a_dense_model_runs_and_says_why_it_does_not_draft(tmp_path: Path) -> None:
+    write_dense(tmp_path / "dense.gguf", seed=0)
+    with Engine.load(LoadOptions(model=tmp_path / "dense.gguf", threads=1)) as engine:
+        assert "no draft head was given" in engine.notices[0]
+        report = answer(engine, "specfit", max_tokens=8).report
+    assert report.completion_tokens == report.means.rows_per_cycle * 7 + 1
+
+
+def test_more_context_than_the_model_was_made_for_is_refused() -> None:
+    with pytest.raises(SpecfitError, match="made for 2048 tokens"):
+        Engine.load(LoadOptions(ctx=100_000))
+
+
+class TestCosts:
+    def test_a_measurement_is_kept_and_taken_again_when_it_no_longer_holds(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(calibration.platformdirs, "user_cache_path", lambda _name: tmp_path)
+        taken = []
+
+        def measure(*_arguments: object) -> calibration.Measured:
+            taken.append(1)
+            ms = 1e6 if len(taken) == 1 else real_ms
+            return calibration.Measured([CostPoint(1, 8.0, ms)], 1.0, 0.0, 0.0)
+
+        engine.forget()
+        real_ms = calibration.measure(engine.context, None).points[0].ms
+        monkeypatch.setattr(calibration, "measure", measure)
+        for _ in range(3):
+            calibration.calibrated(engine.context, None)
+        assert len(taken) == 2
+
+    @pytest.mark.parametrize("name", shipped_profiles())
+    def test_every_shipped_profile_gives_its_own_points(self, name: str, engine: Engine) -> None:
+        weights = engine.own_cost.layer_weights
+        cost = load_profile(name, weights, 64)
+        file = Path(calibration.__file__).with_name("profiles") / f"{name}.json"
+        for point in json.loads(file.read_text())["points"]:
+            ms = cost.cycle_ms(point["rows"], point["union"] * weights.sum())
+            assert ms == pytest.approx(point["ms"], rel=0.15)
+
+    @pytest.mark.parametrize(
+        "content", ["", "[]", "{}", '{"points": []}', '{"points": [{"rows": "x"}]}', "\x00"]
+    )
+    def test_what_is_no_profile_is_refused(self, tmp_path: Path, content: str) -> None:
+        (tmp_path / "bad.json").write_text(content)
+        with pytest.raises(SpecfitError, match="is not a cost profile"):
+            load_profile(str(tmp_path / "bad.json"), [1.0], 64)  # type: ignore[arg-type]
+
+    def test_an_unknown_profile_is_refused_with_the_known_ones(self) -> None:
+        with pytest.raises(SpecfitError, match="cpu-experts"):
+            load_profile("nonsense", [1.0], 64)  # type: ignore[arg-type]
