@@ -12,7 +12,6 @@ import pytest
 
 from specfit.backend import Engine, LoadOptions
 
-
 # Measured costs and the compiled callback go to a cache of the session's own, not to the user's.
 _cache = tempfile.TemporaryDirectory(prefix="specfit-tests-")
 os.environ["XDG_CACHE_HOME"] = _cache.name
