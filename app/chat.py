@@ -62,7 +62,7 @@ def chat(
     showcase = prompt is None
     with (
         Interrupts() as interrupts,
-        loaded_engine(choice, interrupts, drafting=mode.drafts, quiet=True) as engine,
+        loaded_engine(choice, interrupts, drafting=mode.drafts) as engine,
     ):
         generation = engine.generate(
             messages=conversation(system, prompt or SHOWCASE_QUESTION),

@@ -59,6 +59,8 @@ def user_sentence(error: BaseException) -> str | None:
     """What to tell the user about `error`; None if it is not something that they can put right."""
     if isinstance(error, click.ClickException):
         return error.format_message()
+    if isinstance(error, UnicodeEncodeError):
+        return "the text given is not valid UTF-8; write it in UTF-8, or set LC_ALL=C.UTF-8"
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
         return f"{error.filename}: {reason}" if error.filename is not None else reason

@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 
 @contextmanager
 def loaded_engine(
-    choice: ModelChoice, interrupts: Interrupts, *, drafting: bool, quiet: bool = False
+    choice: ModelChoice, interrupts: Interrupts, *, drafting: bool
 ) -> Iterator[Engine]:
     """An engine for the block, closed after it.
 
-    drafting: whether any generation will draft. quiet: say notices only where stderr is a terminal.
+    drafting: whether any generation will draft. Notices go to stderr.
     Raises SpecfitError or ModelFileError if it cannot be loaded, KeyboardInterrupt on Ctrl-C.
     """
     engine = _load(choice, interrupts, drafting)
     with engine:
-        if sys.stderr.isatty() or not quiet:
-            for notice in engine.notices:
-                say(notice)
+        for notice in engine.notices:
+            say(notice)
         yield engine
 
 

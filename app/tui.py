@@ -52,6 +52,7 @@ class ChatApp(App[None]):
     BINDINGS = [  # noqa: RUF012 -- as Textual declares it
         Binding("ctrl+c", "interrupt", "Stop or leave", priority=True, show=False),
         Binding("escape", "stop", "Stop", show=False),
+        Binding("ctrl+n", "new_chat", "New chat", priority=True, show=False),
         Binding("pageup", "scroll_conversation(-1)", "Look up", priority=True, show=False),
         Binding("pagedown", "scroll_conversation(1)", "Look down", priority=True, show=False),
     ]
@@ -68,7 +69,8 @@ class ChatApp(App[None]):
         self._spec = spec
         self._sampling = sampling
         self._max_tokens = max_tokens
-        self._messages = [{"role": "system", "content": system}] if system else []
+        self._opening = [{"role": "system", "content": system}] if system else []
+        self._messages = list(self._opening)
         self._load_job = LoadJob(load)
         self._exchange: Exchange | None = None
         self._last_interrupt = float("-inf")
@@ -130,8 +132,10 @@ class ChatApp(App[None]):
     async def on_composer_submitted(self, message: Composer.Submitted) -> None:
         if self.engine is None:
             self.notify("The model is still loading.", timeout=2)
+            self._composer.restore(message.text)
         elif self._exchange is not None:
             self.notify("The answer is still coming; Esc stops it.", timeout=2)
+            self._composer.restore(message.text)
         else:
             await self._ask(self.engine, message.text)
 
@@ -146,7 +150,6 @@ class ChatApp(App[None]):
             )
         )
         exchange = self._exchange = Exchange(job, question)
-        self._composer.clear()
         await self._conversation.add(exchange.user_message)
         await self._conversation.add(exchange.answer)
         self.run_worker(job.run, thread=True)
@@ -183,6 +186,15 @@ class ChatApp(App[None]):
         """Ends the running answer; what there is of it stays."""
         if self._exchange is not None:
             self._exchange.job.stop()
+
+    async def action_new_chat(self) -> None:
+        """Begins a new conversation, which has the whole context to itself."""
+        if self.engine is None or self._exchange is not None:
+            self.notify("Not while the model is busy; Esc stops it.", timeout=2)
+            return
+        self._messages = list(self._opening)
+        await self._conversation.clear()
+        await self._conversation.add(Note(self.engine.description))
 
     def action_interrupt(self) -> None:
         """Copies what is selected; else stops the answer; else leaves, at the second time."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -49,7 +51,7 @@ class Observer:
     """
 
     def __init__(self, n_layers: int, n_experts: int, n_used: int, max_rows: int) -> None:
-        native = ctypes.CDLL(str(compiled()))
+        native = _loaded()
         self._ids = np.zeros((n_layers, max_rows, n_used), np.int32)
         self._rows = np.zeros(n_layers, np.int32)
         self._scratch = np.zeros(max_rows * n_experts, np.int32)
@@ -100,36 +102,60 @@ class Observer:
         return float(self._state.spent_ns) / 1e6
 
 
+def _loaded() -> ctypes.CDLL:
+    """The native callback; a damaged file in the cache is built again, once."""
+    path = compiled()
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:
+        path.unlink(missing_ok=True)
+    try:
+        return ctypes.CDLL(str(compiled()))
+    except OSError as error:
+        raise SpecfitError(f"experts cannot be observed: {error}") from error
+
+
 def compiled() -> Path:
     """The compiled callback, built now if this source was not yet built against these headers.
 
-    Raises SpecfitError if there is no compiler or it fails.
+    Raises SpecfitError if there is no compiler, it fails, or the cache cannot be written.
     """
     headers = Path(llama_cpp.__file__).resolve().parent.parent / "include"
     source = SOURCE.read_bytes()
     header = (headers / "ggml.h").read_bytes() if (headers / "ggml.h").exists() else b""
-    key = hashlib.sha256(source + header + sys.platform.encode()).hexdigest()[:16]
+    machine = f"{sys.platform} {platform.machine()}".encode()
+    key = hashlib.sha256(source + header + machine).hexdigest()[:16]
     target = platformdirs.user_cache_path("specfit") / "native" / f"observer-{key}.so"
     if target.exists():
         return target
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or not header:
+    if not compiler or not header:
         missing = "C compiler" if header else "ggml.h of llama-cpp-python"
         raise SpecfitError(f"experts cannot be observed: no {missing} was found")
     scratch = target.with_suffix(f".{os.getpid()}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(
-            [compiler, "-O2", "-shared", "-fPIC", f"-I{headers}", str(SOURCE), "-o", str(scratch)],
+            [
+                *shlex.split(compiler),
+                "-O2",
+                "-shared",
+                "-fPIC",
+                f"-I{headers}",
+                str(SOURCE),
+                "-o",
+                str(scratch),
+            ],
             check=True,
             capture_output=True,
             text=True,
         )
         scratch.replace(target)  # atomic: two processes may build at once
-    except (OSError, subprocess.CalledProcessError) as error:
-        reason = getattr(error, "stderr", None) or str(error)
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr or f"exit code {error.returncode}").strip().splitlines()[0]
         raise SpecfitError(
-            f"experts cannot be observed: {compiler} failed on {SOURCE.name}: "
-            f"{reason.strip().splitlines()[0]}"
+            f"experts cannot be observed: {compiler} failed on {SOURCE.name}: {reason}"
         ) from error
+    except OSError as error:
+        raise SpecfitError(f"experts cannot be observed: {error}") from error
     return target

@@ -9,6 +9,7 @@ per row count may borrow an expert's price: "expert_price": {"profile": NAME, "s
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,15 @@ def load_profile(name_or_path: str, layer_weights: FloatArray, max_rows: int) ->
     try:
         profile = json.loads(path.read_text(encoding="utf-8"))
         return _cost(profile, layer_weights, max_rows)
-    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OSError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise SpecfitError(
             f"--cost-profile {name_or_path} is not a cost profile ({type(error).__name__}: "
             f'{error}); it needs "points" of rows, union and ms, and "draft_level_ms"'
@@ -51,13 +60,18 @@ def _cost(profile: dict[str, Any], layer_weights: FloatArray, max_rows: int) -> 
     weights = layer_weights if layer_weights.sum() > 0 else layer_weights[:0]
     price = None
     if borrowed := profile.get("expert_price"):
-        lender = load_profile(str(borrowed["profile"]), weights, max_rows)
+        if borrowed["profile"] not in set(shipped_profiles()) - {profile.get("name")}:
+            raise ValueError("an expert_price is borrowed from a shipped profile")
+        lender = load_profile(borrowed["profile"], weights, max_rows)
         price = lender.expert_ms * float(borrowed["share"])
+    draft_ms, top_k = float(profile["draft_level_ms"]), int(profile.get("top_k", 8))
+    if not (math.isfinite(draft_ms) and draft_ms >= 0 and top_k >= 1):
+        raise ValueError("draft_level_ms must not be negative, top_k at least 1")
     return cost_from_points(
         [CostPoint(int(p["rows"]), float(p["union"]), float(p["ms"])) for p in profile["points"]],
-        top_k=int(profile.get("top_k", 8)),
+        top_k=top_k,
         layer_weights=weights,
-        draft_ms=float(profile["draft_level_ms"]),
+        draft_ms=draft_ms,
         max_rows=max_rows,
         default_expert_ms=price,
     )

@@ -160,11 +160,13 @@ def _config(
     path: Path, raw: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], target: TargetShape
 ) -> HeadConfig:
     width = _integer(path, raw, "hidden_size")
-    if width != target.hidden_size or raw.get("target_hidden_size", width) != width:
-        raise ModelFileError(
-            f"The draft head {path} has hidden size {width}, its target {target.hidden_size}; it "
-            "was made for another model."
-        )
+    made_for = raw.get("target_hidden_size", width)
+    for size in (width, made_for):
+        if size != target.hidden_size:
+            raise ModelFileError(
+                f"The draft head {path} is for hidden size {size}, its target has "
+                f"{target.hidden_size}; it was made for another model."
+            )
     n_heads = _integer(path, raw, "num_attention_heads")
     n_kv_heads = _integer(path, raw, "num_key_value_heads", n_heads)
     # Published configs are wrong about the head size now and then; the weights are not.
@@ -188,7 +190,7 @@ def _config(
 
 def _number(path: Path, raw: Mapping[str, Any], key: str, default: float) -> float:
     value = raw.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ModelFileError(f"{path}: {key} in config.json must be a number above 0.")
     return float(value)
 

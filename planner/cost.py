@@ -91,8 +91,8 @@ def cost_from_points(
     counts = sorted({point.rows for point in points})
     if not counts or counts[0] != 1:
         raise ValueError("a cost profile needs a measurement of one row")
-    if not all(point.ms > 0 for point in points):
-        raise ValueError("a cost profile's times must be positive")
+    if not all(0 < point.ms < np.inf and 0 <= point.union < np.inf for point in points):
+        raise ValueError("a cost profile's times must be positive, its unions not negative")
     prices: list[float] = []  # of one unit of weighted union
     floors: list[float] = []  # cost of that many rows that use top_k experts together
     for rows in counts:

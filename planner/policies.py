@@ -200,11 +200,13 @@ class Planned:
         self.max_rows = min(max_rows, cost.max_rows)
         self.forecasts = not by_count and beliefs.forecast is not None
         self.ratio = ratio
-        plain_ms = cost.cycle_ms(1, self._weighted(beliefs.unions.mean[1]))
+        root_union = self._weighted(beliefs.unions.mean[1])
+        plain_ms = cost.cycle_ms(1, root_union)
         self.max_states = 1 + int(PLANNING_SHARE * plain_ms / STATE_MS)
-        self.rule = DraftingRule(cost, self._weighted(beliefs.unions.mean[1]), self.max_rows)
-        self.may_draft = self.rule.may_draft
         self.planning_ms = FIRST_PLANNING_MS
+        with_planning = replace(cost, draft_ms=cost.draft_ms + self.planning_ms)
+        self.rule = DraftingRule(with_planning, root_union, self.max_rows)
+        self.may_draft = self.rule.may_draft
         self._rows_before = 1
         self._newest: tuple[DraftTree, Plan, ExpertForecast | None] | None = None
 

@@ -298,3 +298,26 @@ async def test_any_width_holds_an_answer(bundled_engine, width):
         await ask(pilot, "Hi")
         await answered(pilot)
         assert pilot.app.query_one(Answer).text
+
+
+async def test_what_is_typed_right_after_sending_is_kept(bundled_engine):
+    async with chat(bundled_engine) as pilot:
+        composer = pilot.app.query_one(Composer)
+        composer.insert(ENDLESS)
+        for key in ("enter", "y", "o", "enter"):  # faster than the app handles the first message
+            pilot.app.simulate_key(key)
+        await until(pilot, lambda: len(pilot.app.query(Answer)) == 1)
+        await until(pilot, lambda: composer.text == "yo")
+        await press(pilot, "escape")
+        await answered(pilot)
+
+
+async def test_a_new_chat_has_the_whole_context_again(bundled_engine):
+    async with chat(bundled_engine, max_tokens=8) as pilot:
+        await ask(pilot, "Hello")
+        await answered(pilot)
+        await press(pilot, "ctrl+n")
+        await until(pilot, lambda: len(pilot.app.query(UserMessage)) == 0)
+        await ask(pilot, "Hello")
+        await answered(pilot)
+        assert len(pilot.app._messages) == 2

@@ -99,7 +99,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path, what: str) ->
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ({"hidden_size": 32}, "hidden size 24, its target 32"),
+        ({"hidden_size": 32}, "hidden size 24, its target has 32"),
         ({"vocab_size": 50}, "vocabulary of 60 tokens, its target has 50"),
         ({"n_layers": 2}, "its target has 2 layers"),
     ],

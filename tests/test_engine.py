@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tinymodel import write_dense
 
@@ -173,13 +174,28 @@ class TestCosts:
             assert ms == pytest.approx(point["ms"], rel=0.15)
 
     @pytest.mark.parametrize(
-        "content", ["", "[]", "{}", '{"points": []}', '{"points": [{"rows": "x"}]}', "\x00"]
+        "content",
+        [
+            "",
+            "[]",
+            "{}",
+            '{"points": []}',
+            '{"points": [{"rows": "x"}]}',
+            "\x00",
+            "[" * 100_000,
+            '{"draft_level_ms": NaN, "points": [{"rows": 1, "union": 8, "ms": 5}]}',
+            '{"draft_level_ms": -1, "points": [{"rows": 1, "union": 8, "ms": 5}]}',
+            '{"draft_level_ms": 1, "points": [{"rows": 1, "union": 8, "ms": 1e400}]}',
+            '{"draft_level_ms": 1, "points": [{"rows": 1e400, "union": 8, "ms": 1}]}',
+            '{"draft_level_ms": 1, "points": [{"rows": 1, "union": 8, "ms": 1}], '
+            '"expert_price": {"profile": "bad.json", "share": 1}}',
+        ],
     )
     def test_what_is_no_profile_is_refused(self, tmp_path: Path, content: str) -> None:
         (tmp_path / "bad.json").write_text(content)
         with pytest.raises(SpecfitError, match="is not a cost profile"):
-            load_profile(str(tmp_path / "bad.json"), [1.0], 64)  # type: ignore[arg-type]
+            load_profile(str(tmp_path / "bad.json"), np.ones(1), 64)
 
     def test_an_unknown_profile_is_refused_with_the_known_ones(self) -> None:
         with pytest.raises(SpecfitError, match="cpu-experts"):
-            load_profile("nonsense", [1.0], 64)  # type: ignore[arg-type]
+            load_profile("nonsense", np.ones(1), 64)

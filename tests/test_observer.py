@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from pathlib import Path
 
 import gguf
 import llama_cpp.llama_cpp as llama
@@ -89,7 +90,7 @@ def test_unarmed_nothing_is_copied() -> None:
 
 
 def test_without_a_compiler_one_sentence_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(observer.platformdirs, "user_cache_path", lambda _name: tmp_path)
     monkeypatch.delenv("CC", raising=False)
@@ -98,8 +99,16 @@ def test_without_a_compiler_one_sentence_says_so(
         observer.compiled()
 
 
-def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(observer.platformdirs, "user_cache_path", lambda _name: tmp_path)
     monkeypatch.setenv("CC", "false")
     with pytest.raises(SpecfitError, match=r"false failed on observer\.c"):
         observer.compiled()
+
+
+def test_a_damaged_file_in_the_cache_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(observer.platformdirs, "user_cache_path", lambda _name: tmp_path)
+    observer.compiled().write_bytes(b"no library")
+    assert Observer(1, 8, 2, 4).callback

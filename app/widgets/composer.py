@@ -45,13 +45,17 @@ class Composer(TextArea):
             soft_wrap=True,
             highlight_cursor_line=False,
         )
-        self.border_subtitle = "Enter sends · Ctrl+J new line · Esc stops · Ctrl+C twice leaves"
+        self.border_subtitle = (
+            "Enter sends · Ctrl+J new line · Esc stops · Ctrl+N new · Ctrl+C twice leaves"
+        )
 
     def on_key(self, event: events.Key) -> None:
         if event.key == "enter":
             event.prevent_default().stop()
             if self.text.strip():
+                # Cleared at once: what is typed before the message is handled is the next one's.
                 self.post_message(self.Submitted(self.text))
+                self.clear()
         elif event.key in NEW_LINE_KEYS:
             event.prevent_default().stop()
             self._insert_here("\n")

@@ -30,6 +30,10 @@ class Conversation(VerticalScroll):
         self.can_focus = False  # the keyboard stays with the composer; the app scrolls for it
         self.anchor()
 
+    async def clear(self) -> None:
+        """Takes all messages away."""
+        await self.query_one(Vertical).remove_children()
+
     async def add(self, message: Widget) -> None:
         """Adds a message at the end and shows it."""
         await self.query_one(Vertical).mount(message)
