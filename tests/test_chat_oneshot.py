@@ -9,10 +9,12 @@ import subprocess
 import sys
 
 import pytest
+from tinymodel import write_float32_moe
 
 from specfit.app import chat
 from specfit.app.chat import SHOWCASE_QUESTION
-from specfit.backend import Engine, Sampling, Spec
+from specfit.backend import Engine, Sampling, Spec, library
+from specfit.models import bundled_head, bundled_model
 
 LOAD = ("-c", "1024", "-t", "1")
 QUESTION = "Why is the sky blue?"
@@ -98,6 +100,35 @@ def test_files_that_are_no_models_are_one_sentence(command, tmp_path):
         outcome = command(chat.main, "-p", "hi", "-m", path)
         assert (outcome.code, outcome.err.count("\n")) == (2, 1)
         assert str(path) in outcome.err
+
+
+def test_a_truncated_model_is_one_sentence(command, tmp_path):
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(bundled_model().read_bytes()[:-5000])
+    outcome = command(chat.main, "-p", "hi", "-m", cut)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "cut.gguf" in outcome.err
+    assert "bytes" in outcome.err
+
+
+def test_the_head_of_another_model_is_refused_with_the_reason(command, tmp_path):
+    write_float32_moe(tmp_path / "other.gguf")
+    outcome = command(chat.main, "-p", "hi", "-m", tmp_path / "other.gguf", "-md", bundled_head())
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "hidden size 256" in outcome.err
+
+
+@pytest.mark.skipif(library.supports_gpu(), reason="this build has a GPU")
+def test_gpu_layers_without_a_gpu_are_refused_with_the_remedy(command):
+    outcome = command(chat.main, "-p", "hi", "--gpu-layers", "10")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "make setup GPU=" in outcome.err
+
+
+def test_an_argument_that_is_no_text_is_one_sentence(command):
+    outcome = command(chat.main, "-p", b"\xff\xfe".decode("utf-8", "surrogateescape"))
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "UTF-8" in outcome.err
 
 
 def test_piped_bytes_that_are_no_text_are_refused(command, monkeypatch):
