@@ -140,11 +140,10 @@ class Context:
         self.n_past = kept
 
     def truncate(self, n: int) -> None:
-        """Forgets everything from position `n` on."""
-        if n < self.n_past:
-            llama.llama_memory_seq_rm(self._memory, -1, n, -1)
-            self.n_past = n
-            self._held = [min(held, n) for held in self._held]
+        """Forgets everything from position `n` on, a tree that was never committed included."""
+        self.n_past = min(self.n_past, n)
+        llama.llama_memory_seq_rm(self._memory, -1, self.n_past, -1)
+        self._held = [min(held, self.n_past) for held in self._held]
 
     def features(self, rows: int) -> Features:
         """float32 [rows, taps * n_embd]: inputs of the tapped layers in the last decode."""

@@ -68,7 +68,8 @@ class Engine:
         # A cycle without drafts is always alike: no planner is asked about it.
         self._plain_union = float(self.model.info.n_experts_used)
         weighted = self._plain_union * float(self.own_cost.layer_weights.sum())
-        self._plain_ms = self.own_cost.cycle_ms(1, weighted)
+        # Without a head nothing is planned, so nothing was measured to predict from.
+        self._plain_ms = self.own_cost.cycle_ms(1, weighted) if self.drafts else 0.0
         self._plain_outcome = Outcome(1, 1, levels=0, union=weighted, draft_ms=0.0, plan_ms=0.0)
         self._rows_before = 1
         self._tokens: list[int] = []  # in the KV cache, sequence 0

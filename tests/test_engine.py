@@ -120,6 +120,25 @@ def test_a_stopped_prompt_is_picked_up_again(engine: Engine) -> None:
     assert answer(engine, "specfit").report.text == expected
 
 
+def test_an_interrupt_in_the_middle_of_a_cycle_leaves_the_engine_usable(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.forget()
+    expected = answer(engine, "chain:3").report.text
+    calls = []
+
+    def interrupted(*_arguments: object) -> None:
+        calls.append(1)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.context, "commit", interrupted)  # the tree is decoded, not committed
+        with pytest.raises(KeyboardInterrupt):
+            answer(engine, "chain:3")
+    assert calls
+    assert answer(engine, "chain:3").report.text == expected
+
+
 def test_modes_can_take_turns_in_one_conversation(engine: Engine) -> None:
     engine.forget()
     texts = {mode: answer(engine, mode, max_tokens=12).report.text for mode in (*MODES, *MODES)}
