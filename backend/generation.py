@@ -52,10 +52,6 @@ class Generation:
         self._stop_asked = True
 
     @property
-    def last_cycle(self) -> CycleReport | None:
-        return self._cycles[-1] if self._cycles else None
-
-    @property
     def report(self) -> Report:
         cycles = self._cycles
         return Report(

@@ -40,3 +40,8 @@ class Beliefs:
     forecast: Forecast | None
     unions: UnionByRows
     layer_weights: FloatArray
+
+    @property
+    def expected_unions(self) -> FloatArray:
+        """float64 [rows + 1]: weighted union to expect of that many rows, whichever they are."""
+        return self.unions.mean * float(self.layer_weights.sum())

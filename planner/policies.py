@@ -107,10 +107,9 @@ class _Baseline:
         self.planning_ms = _followed(self.planning_ms, outcome)
 
     def _expected(self, tree: DraftTree, keep: BoolArray) -> Choice:
-        beliefs = self.beliefs
-        chances = beliefs.acceptance.chances(tree)
-        union = beliefs.unions.mean[int(keep.sum())] * float(beliefs.layer_weights.sum())
-        return Choice(keep, float(chances[keep].sum()), float(union))
+        chances = self.beliefs.acceptance.chances(tree)
+        union = float(self.beliefs.expected_unions[int(keep.sum())])
+        return Choice(keep, float(chances[keep].sum()), union)
 
 
 class Off(_Baseline):
@@ -200,7 +199,7 @@ class Planned:
         self.max_rows = min(max_rows, cost.max_rows)
         self.forecasts = not by_count and beliefs.forecast is not None
         self.ratio = ratio
-        root_union = self._weighted(beliefs.unions.mean[1])
+        root_union = float(beliefs.expected_unions[1])
         plain_ms = cost.cycle_ms(1, root_union)
         self.max_states = 1 + int(PLANNING_SHARE * plain_ms / STATE_MS)
         self.planning_ms = FIRST_PLANNING_MS
@@ -247,7 +246,7 @@ class Planned:
         if len(tree) > 1:
             self.rule.weigh(plan.committed, plan.ms)
         if forecast is None:
-            union = self._weighted(self.beliefs.unions.mean[int(plan.keep.sum())])
+            union = float(self.beliefs.expected_unions[int(plan.keep.sum())])
             return Choice(plan.keep, plan.committed, union, proven=plan.proven)
         kept = ExpertForecast(forecast.sets[plan.keep], forecast.unforeseen[plan.keep])
         return Choice(plan.keep, plan.committed, self._union(kept), kept, plan.proven)
@@ -294,8 +293,8 @@ class Planned:
         cost = self.cost.after(self._rows_before)
         cost = replace(cost, draft_ms=cost.draft_ms + self.planning_ms)
         if forecast is None:
-            unions = self.beliefs.unions.mean[: cost.max_rows + 1]
-            rows_ms = cost.rows_ms + cost.expert_ms * unions * self._total_weight
+            unions = self.beliefs.expected_unions[: cost.max_rows + 1]
+            rows_ms = cost.rows_ms + cost.expert_ms * unions
             return replace(cost, rows_ms=rows_ms, expert_ms=np.zeros_like(cost.expert_ms))
         known_root = (1 - self._scale) * self._forecast_root(forecast)
         return replace(
@@ -309,10 +308,6 @@ class Planned:
         forecast = self.beliefs.forecast
         return 1.0 if forecast is None else forecast.scale
 
-    @property
-    def _total_weight(self) -> float:
-        return float(self.beliefs.layer_weights.sum())
-
     def _forecast_root(self, forecast: ExpertForecast) -> float:
         root = np.zeros(len(forecast.unforeseen), np.bool_)
         root[0] = True
@@ -323,9 +318,6 @@ class Planned:
         root = self._forecast_root(kept)
         grown = kept.weighted_union(everyone, self.beliefs.layer_weights) - root
         return root + self._scale * grown
-
-    def _weighted(self, union_per_layer: float) -> float:
-        return float(union_per_layer) * self._total_weight
 
 
 def _followed(planning_ms: float, outcome: Outcome) -> float:
