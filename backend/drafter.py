@@ -21,14 +21,14 @@ from .context import Features
 
 @dataclass(frozen=True)
 class Draft:
-    """tree: all candidates, before planning. head_ms: time in the head, planning excluded."""
+    """tree: all candidates, before planning. head_ms: time in the head, planning excluded.
+
+    widths: nodes expanded for each level that was drafted, 0 for the root.
+    """
 
     tree: DraftTree
     head_ms: float
-
-    @property
-    def levels(self) -> int:
-        return int(self.tree.depths[-1])
+    widths: tuple[int, ...]
 
 
 class Drafter:
@@ -64,6 +64,7 @@ class Drafter:
         spent = time.perf_counter() - start
         tree = DraftTree.of_root(text[-1])
         slots = {-1: 0, 0: 0}  # node -> the head's slot that drafts its children
+        widths: list[int] = []
         while True:
             nodes, branching = policy.expand(tree, room)
             if not len(nodes):
@@ -71,11 +72,12 @@ class Drafter:
             start = time.perf_counter()
             tokens, probs = self._children(tree, nodes, branching, slots)
             spent += time.perf_counter() - start
+            widths.append(len(nodes) if widths else 0)
             grown = _with_level(tree, nodes, tokens, probs, policy.least_chance)
             if len(grown) == len(tree):
                 break
             tree = grown
-        return Draft(tree, spent * 1e3)
+        return Draft(tree, spent * 1e3, tuple(widths))
 
     def _catch_up(self, text: Sequence[int]) -> None:
         if self._pending:

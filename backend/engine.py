@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from specfit.planner import (
     Beliefs,
     Choice,
-    CycleCost,
     DraftTree,
+    LiveCost,
     Outcome,
     Policy,
     Spec,
@@ -61,16 +61,15 @@ class Engine:
         self.description = loaded.description
         self.recommended_sampling = loaded.sampling
         self._new_beliefs: Callable[[], Beliefs] = loaded.new_beliefs
-        self.own_cost: CycleCost = loaded.own_cost
-        self.steering_cost: CycleCost = loaded.steering_cost
+        self.own_cost = LiveCost(loaded.own_cost, follows=True)
+        self.steering_cost = self.own_cost
+        if loaded.steering_cost is not None:
+            self.steering_cost = LiveCost(loaded.steering_cost, follows=False)
         self._drafter = None if loaded.head is None else Drafter(loaded.head)
         self._policies: dict[str, Policy] = {}
         # A cycle without drafts is always alike: no planner is asked about it.
         self._plain_union = float(self.model.info.n_experts_used)
-        weighted = self._plain_union * float(self.own_cost.layer_weights.sum())
-        # Without a head nothing is planned, so nothing was measured to predict from.
-        self._plain_ms = self.own_cost.cycle_ms(1, weighted) if self.drafts else 0.0
-        self._plain_outcome = Outcome(1, 1, levels=0, union=weighted, draft_ms=0.0, plan_ms=0.0)
+        self._plain_weighted = self._plain_union * float(self.own_cost.now.layer_weights.sum())
         self._rows_before = 1
         self._tokens: list[int] = []  # in the KV cache, sequence 0
         self._unobserved_cycles = LOOK_EVERY  # so the first drafted cycle is looked at
@@ -165,8 +164,9 @@ class Engine:
         goes_on: told every token as it is committed; False ends the text with it.
         """
         begun = time.perf_counter()
-        room = self.ctx - 1 - self.context.n_past
-        if self._drafter is None or room < 1 or not policy.begin():
+        context = self.context.n_past
+        room = self.ctx - 1 - context
+        if self._drafter is None or room < 1 or not policy.begin(self.context.n_past):
             return self._plain_cycle(begun, root, policy, sampler, goes_on)
         draft = self._drafter.draft([*self._tokens, root], policy, room)
         choice = policy.choose(draft.tree)
@@ -188,12 +188,22 @@ class Engine:
             policy.beliefs.acceptance.learn(tree, path)
         paid = choice.union if union is None else float(union @ policy.beliefs.layer_weights)
         plan_ms = (planned - begun) * 1e3 - draft.head_ms
-        predicted_ms = draft.levels * policy.planning_ms + self.own_cost.cycle_ms(
-            len(tree), choice.union, draft.levels, self._rows_before
-        )
-        self._rows_before = len(tree)
-        policy.learn(Outcome(len(tree), len(committed), draft.levels, paid, draft.head_ms, plan_ms))
+        predicted_ms = self._predicted_ms(len(tree), choice.union, context, draft.widths)
+        predicted_ms += len(draft.widths) * policy.planning_ms
         ended = time.perf_counter()
+        self._learn(
+            policy,
+            Outcome(
+                rows=len(tree),
+                committed=len(committed),
+                widths=draft.widths,
+                union=paid,
+                context=context,
+                draft_ms=draft.head_ms,
+                plan_ms=plan_ms,
+                verify_ms=(ended - planned) * 1e3,
+            ),
+        )
         report = CycleReport(
             rows=len(tree),
             accepted=len(path) - 1,
@@ -222,6 +232,7 @@ class Engine:
     ) -> Cycle:
         """The cycle of a root alone, without the machinery of trees: on a small model that costs
         a tenth of the time (LOG.md)."""
+        context = self.context.n_past
         self.context.decode_token(root)
         verified = time.perf_counter()
         token = sampler.sample(self.context, 0)
@@ -229,10 +240,13 @@ class Engine:
         self._tokens.append(root)
         if policy.may_draft and self._drafter is not None:
             self._drafter.remember(self.context.features(1))
-        policy.learn(self._plain_outcome)
-        predicted_ms = self._plain_ms + (self.own_cost.switch_ms if self._rows_before > 1 else 0.0)
-        self._rows_before = 1
+        # Without a head nothing is planned, so nothing was measured to predict from.
+        predicted_ms = (
+            self._predicted_ms(1, self._plain_weighted, context, ()) if self.drafts else 0.0
+        )
         ended = time.perf_counter()
+        ms = (ended - begun) * 1e3
+        self._learn(policy, Outcome(1, 1, (), self._plain_weighted, context, 0.0, 0.0, ms))
         report = CycleReport(
             rows=1,
             accepted=0,
@@ -244,10 +258,26 @@ class Engine:
             verify_ms=(verified - begun) * 1e3,
             observe_ms=0.0,
             predicted_cycle_ms=predicted_ms,
-            measured_cycle_ms=(ended - begun) * 1e3,
+            measured_cycle_ms=ms,
             predicted_committed=1.0,
         )
         return Cycle([token], report)
+
+    def _predicted_ms(
+        self, rows: int, union: float, context: int, widths: tuple[int, ...]
+    ) -> float:
+        cost = self.own_cost.now
+        verify_ms = cost.at(context, self._rows_before).verify_ms(rows, union)
+        return cost.draft_ms(widths) + verify_ms
+
+    def _learn(self, policy: Policy, outcome: Outcome) -> None:
+        rows, context = outcome.rows, outcome.context
+        self.own_cost.learn_verify(
+            rows, outcome.union, context, self._rows_before, outcome.verify_ms
+        )
+        self.own_cost.learn_draft(outcome.widths, outcome.draft_ms)
+        policy.learn(outcome)
+        self._rows_before = rows
 
     def _arm(self, tree: DraftTree, policy: Policy) -> bool:
         """Has the experts of the coming decode copied, if there is something to learn from them."""

@@ -60,13 +60,13 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class Loaded:
-    """own_cost: this machine's cycles. steering_cost: those that the planner plans for."""
+    """own_cost: this machine's cycles. steering_cost: those of another to plan for, if asked."""
 
     model: Model
     context: Context
     head: Eagle3Head | None
     own_cost: CycleCost
-    steering_cost: CycleCost
+    steering_cost: CycleCost | None
     new_beliefs: Callable[[], Beliefs]
     sampling: Sampling
     notices: tuple[str, ...]
@@ -117,7 +117,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         context=context,
         head=head,
         own_cost=own,
-        steering_cost=steering or own,
+        steering_cost=steering,
         new_beliefs=lambda: _beliefs(info, weights, measured),
         sampling=_recommended(options, info),
         notices=tuple(notices),
@@ -171,12 +171,12 @@ def _context_size(info: GgufInfo, wanted: int | None) -> int:
 def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> CycleCost:
     if measured is None:  # nothing will be planned
         flat = np.ones(TREE_LIMIT + 1)
-        return CycleCost(flat, np.zeros(TREE_LIMIT + 1), weights, 0.0)
+        return CycleCost(flat, np.zeros(TREE_LIMIT + 1), weights, np.zeros(1))
     return cost_from_points(
         measured.points,
         top_k=top_k,
         layer_weights=weights,
-        draft_ms=measured.draft_level_ms,
+        level_ms=np.array([measured.draft_level_ms]),
         switch_ms=measured.switch_ms,
         max_rows=TREE_LIMIT,
     )

@@ -13,6 +13,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from specfit.planner import CostPoint, CycleCost, FloatArray, cost_from_points
 
 from .errors import SpecfitError
@@ -71,7 +73,7 @@ def _cost(profile: dict[str, Any], layer_weights: FloatArray, max_rows: int) -> 
         [CostPoint(int(p["rows"]), float(p["union"]), float(p["ms"])) for p in profile["points"]],
         top_k=top_k,
         layer_weights=weights,
-        draft_ms=draft_ms,
+        level_ms=np.array([draft_ms]),
         max_rows=max_rows,
         default_expert_ms=price,
     )

@@ -8,6 +8,7 @@ from .beliefs import Beliefs, UnionByRows
 from .cost import CostPoint, CycleCost, cost_from_points
 from .experts import Bitsets, pack, union_per_layer
 from .forecast import ExpertForecast, Forecast
+from .livecost import LiveCost
 from .policies import Choice, Outcome, Policy, make_policy
 from .search import Plan, best_subtree
 from .spec import Spec
@@ -26,6 +27,7 @@ __all__ = [
     "FloatArray",
     "Forecast",
     "IntArray",
+    "LiveCost",
     "Outcome",
     "Plan",
     "Policy",

@@ -1,12 +1,12 @@
 """What a cycle costs.
 
-    T(S) = levels * draft_ms + rows_ms[n] + expert_ms[n] * sum_l w_l |U_l(S)| + switch_ms [n new]
+    T(S) = draft_ms(widths) + rows_ms[n] + expert_ms[n] * sum_l w_l |U_l(S)|
+           + context_ms[n] * context + switch_ms [n new]
 
 n is the number of rows verified, the root included; U_l(S) is the union of the experts that those
-rows use at layer l. `rows_ms` and `expert_ms` are measured tables over n, with whatever cliffs the
-machine has. w_l is 0 for a layer whose experts cost nothing extra (it lies on the GPU). llama.cpp
-rebuilds its graph when the number of rows changes from one decode to the next: that is switch_ms,
-a matter of small models.
+rows use at layer l. The tables over n are measured, with whatever cliffs the machine has. w_l is 0
+for a layer whose experts cost nothing extra (it lies on the GPU). llama.cpp rebuilds its graph when
+the number of rows changes from one decode to the next: that is switch_ms, a matter of small models.
 """
 
 from __future__ import annotations
@@ -36,36 +36,47 @@ class CycleCost:
                    everything fixed included. Entry 0 is unused.
     expert_ms:     float64 [N + 1]; cost of one unit of weighted union at n rows, never negative.
     layer_weights: float64 [layer]; weight of one expert of that layer, never negative.
-    draft_ms:      cost of drafting one level.
+    level_ms:      float64 [W + 1]; cost of drafting a level by expanding w nodes, the last entry
+                   also of more. Entry 0 is the first level, the root's children, with the head's
+                   catching up on committed tokens.
     switch_ms:     what a decode costs more when the one before had another number of rows.
+    context_ms:    float64 [N + 1]; what a token of committed text adds to a decode of n rows; None:
+                   nothing.
     """
 
     rows_ms: FloatArray
     expert_ms: FloatArray
     layer_weights: FloatArray
-    draft_ms: float
+    level_ms: FloatArray
     switch_ms: float = 0.0
+    context_ms: FloatArray | None = None
 
     @property
     def max_rows(self) -> int:
         return len(self.rows_ms) - 1
 
-    def cycle_ms(
-        self, rows: int, weighted_union: float, levels: int = 0, rows_before: int | None = None
-    ) -> float:
-        """T for `rows` rows whose experts weigh `weighted_union` after `levels` draft levels.
+    def draft_ms(self, widths: Sequence[int]) -> float:
+        """Cost of drafting levels that expand so many nodes each; the first one's entry is 0."""
+        last = len(self.level_ms) - 1
+        return float(sum(self.level_ms[min(width, last)] for width in widths))
 
-        rows_before: of the cycle before; None stands for the same number.
+    def verify_ms(self, rows: int, weighted_union: float) -> float:
+        """Cost of a decode like the one before, in tables that are folded by `at`."""
+        return float(self.rows_ms[rows] + self.expert_ms[rows] * weighted_union)
+
+    def at(self, context: int, rows_before: int | None = None) -> CycleCost:
+        """The tables for one cycle, with `context_ms` and `switch_ms` folded into `rows_ms`.
+
+        context: tokens of committed text. rows_before: of the cycle before; None stands for as many
+        rows as now.
         """
-        verify = self.rows_ms[rows] + self.expert_ms[rows] * weighted_union
-        switch = self.switch_ms if rows_before not in (None, rows) else 0.0
-        return float(levels * self.draft_ms + verify + switch)
-
-    def after(self, rows_before: int) -> CycleCost:
-        """The tables for a cycle behind one of `rows_before` rows, without a `switch_ms`."""
-        rows_ms = self.rows_ms + self.switch_ms
-        rows_ms[min(rows_before, self.max_rows)] -= self.switch_ms
-        return replace(self, rows_ms=rows_ms, switch_ms=0.0)
+        rows_ms = self.rows_ms.copy()
+        if self.context_ms is not None:
+            rows_ms += self.context_ms * context
+        if rows_before is not None and self.switch_ms:
+            rows_ms += self.switch_ms
+            rows_ms[min(rows_before, self.max_rows)] -= self.switch_ms
+        return replace(self, rows_ms=rows_ms, switch_ms=0.0, context_ms=None)
 
 
 def cost_from_points(
@@ -73,9 +84,10 @@ def cost_from_points(
     *,
     top_k: int,
     layer_weights: FloatArray,
-    draft_ms: float,
+    level_ms: FloatArray,
     max_rows: int,
     switch_ms: float = 0.0,
+    context_ms: FloatArray | None = None,
     default_expert_ms: FloatArray | None = None,
 ) -> CycleCost:
     """Cost tables through measured points.
@@ -116,7 +128,7 @@ def cost_from_points(
     floor_ms = _table(counts, floors, max_rows, least_slope=0.0)
     expert_ms = np.maximum(_table(counts, prices, max_rows, least_slope=-np.inf), 0.0)
     rows_ms = floor_ms - expert_ms * top_k * weight
-    return CycleCost(rows_ms, expert_ms, layer_weights, draft_ms, switch_ms)
+    return CycleCost(rows_ms, expert_ms, layer_weights, level_ms, switch_ms, context_ms)
 
 
 def _table(

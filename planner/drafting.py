@@ -25,18 +25,18 @@ class DraftingRule:
 
     def __init__(self, cost: CycleCost, root_union: float, max_rows: int) -> None:
         self._cost = cost
-        self._plain_ms = cost.cycle_ms(1, root_union)
+        self._plain_ms = cost.at(0).verify_ms(1, root_union)
         self.may_draft = any(
-            (1 + drafts) / cost.cycle_ms(1 + drafts, root_union, levels=drafts) > 1 / self._plain_ms
+            (1 + drafts) / _chain_ms(cost, drafts, root_union) > 1 / self._plain_ms
             for drafts in range(1, min(LONGEST_CHAIN, max_rows - 1) + 1)
         )
         self._tokens = 1.0
         self._ms = self._plain_ms
         # Hopeful at first, but one disappointing cycle is enough to change that.
-        self._advantage = 0.5 * cost.draft_ms
+        self._advantage = 0.5 * float(cost.level_ms[0])
         self._on_trial = False
         self._trial_ms = 0.0
-        self._trial_cost = cost.draft_ms
+        self._trial_cost = float(cost.level_ms[0])
         self._decoding_ms = 0.0
 
     @property
@@ -67,3 +67,9 @@ class DraftingRule:
         if self._on_trial and draft_ms > 0:
             self._trial_ms += draft_ms
             self._trial_cost = draft_ms
+
+
+def _chain_ms(cost: CycleCost, drafts: int, union: float) -> float:
+    """A cycle that drafts a chain of `drafts` tokens."""
+    widths = (0, *[1] * (drafts - 1))
+    return cost.draft_ms(widths) + cost.at(0).verify_ms(1 + drafts, union)

@@ -17,6 +17,7 @@ from .beliefs import Beliefs
 from .cost import CycleCost
 from .drafting import DraftingRule
 from .forecast import ExpertForecast
+from .livecost import LiveCost
 from .search import Plan, best_subtree
 from .spec import Spec
 from .tree import BoolArray, DraftTree, FloatArray, IntArray
@@ -49,17 +50,22 @@ class Choice:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished cycle. union: weighted union observed, or expected where it was not observed.
+    """A finished cycle.
 
-    draft_ms, plan_ms: measured time in the head and in the policy.
+    widths: nodes expanded for each drafted level, 0 for the root.
+    union: weighted union observed, or expected where it was not.
+    context: tokens of committed text at its start.
+    draft_ms, plan_ms: measured time in the head and in the policy. verify_ms: all the rest of it.
     """
 
     rows: int
     committed: int
-    levels: int
+    widths: tuple[int, ...]
     union: float
+    context: int
     draft_ms: float
     plan_ms: float
+    verify_ms: float
 
 
 class Policy(Protocol):
@@ -73,8 +79,8 @@ class Policy(Protocol):
     forecasts: bool
     planning_ms: float
 
-    def begin(self) -> bool:
-        """Whether to draft in this cycle."""
+    def begin(self, context: int) -> bool:
+        """Whether to draft in this cycle, behind `context` tokens of committed text."""
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
         """Nodes of the last level to grow, and into how many children; no nodes: stop drafting.
@@ -100,7 +106,7 @@ class _Baseline:
         self.max_rows = max_rows
         self.planning_ms = FIRST_PLANNING_MS
 
-    def begin(self) -> bool:
+    def begin(self, context: int) -> bool:
         return True
 
     def learn(self, outcome: Outcome) -> None:
@@ -117,7 +123,7 @@ class Off(_Baseline):
 
     may_draft = False
 
-    def begin(self) -> bool:
+    def begin(self, context: int) -> bool:
         return False
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
@@ -178,7 +184,7 @@ class Eagle3(_Baseline):
 class Planned:
     """Keeps the subtree with the best predicted throughput, and drafts only while that can improve.
 
-    beliefs: what was learned. cost: the machine to plan for. by_count: plan by the number of rows
+    beliefs: what was learned. live: the machine to plan for. by_count: plan by the number of rows
     alone, as EVICT does (arXiv 2605.00342). ratio: maximise E/T of the cycle, as the SpecFit paper
     does (arXiv 2610.15417); else E - rate * T at the long-run rate.
     """
@@ -188,37 +194,43 @@ class Planned:
     def __init__(
         self,
         beliefs: Beliefs,
-        cost: CycleCost,
+        live: LiveCost,
         max_rows: int,
         *,
         by_count: bool = False,
         ratio: bool = False,
     ) -> None:
         self.beliefs = beliefs
-        self.cost = cost
+        self.live = live
+        cost = live.now
         self.max_rows = min(max_rows, cost.max_rows)
         self.forecasts = not by_count and beliefs.forecast is not None
         self.ratio = ratio
         root_union = float(beliefs.expected_unions[1])
-        plain_ms = cost.cycle_ms(1, root_union)
+        plain_ms = cost.at(0).verify_ms(1, root_union)
         self.max_states = 1 + int(PLANNING_SHARE * plain_ms / STATE_MS)
         self.planning_ms = FIRST_PLANNING_MS
-        with_planning = replace(cost, draft_ms=cost.draft_ms + self.planning_ms)
+        with_planning = replace(cost, level_ms=cost.level_ms + self.planning_ms)
         self.rule = DraftingRule(with_planning, root_union, self.max_rows)
         self.may_draft = self.rule.may_draft
         self._rows_before = 1
+        self._context = 0
+        self._widths: tuple[int, ...] = ()
         self._newest: tuple[DraftTree, Plan, ExpertForecast | None] | None = None
 
-    def begin(self) -> bool:
+    def begin(self, context: int) -> bool:
+        self._context = context
+        self._widths = ()
         return self.rule.begin()
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
         depth = int(tree.depths[-1])
         if depth == 0:
+            self._widths = (0,)
             return np.zeros(1, np.int32), BRANCHING
         self.beliefs.acceptance.learn_level(tree)
         chances, forecast = self._expectations(tree)
-        now = self._best(tree, chances, forecast, levels=depth)
+        now = self._best(tree, chances, forecast, self._widths)
         self._newest = (tree, now, forecast)
         if depth >= min(room, DEEPEST):
             return NOTHING, 0
@@ -230,16 +242,18 @@ class Planned:
             tree.grown(frontier, np.zeros_like(frontier), hoped),
             np.concatenate([chances, chances[frontier] * hoped]),
             None if forecast is None else forecast.with_likenesses(frontier),
-            levels=depth + 1,
+            (*self._widths, len(frontier)),
         )
         if self._value(wider) <= self._value(now):
             return NOTHING, 0
-        return frontier[wider.keep[len(tree) :]], BRANCHING
+        nodes = frontier[wider.keep[len(tree) :]]
+        self._widths = (*self._widths, len(nodes))
+        return nodes, BRANCHING
 
     def choose(self, tree: DraftTree) -> Choice:
         if self._newest is None or self._newest[0] is not tree:
             chances, forecast = self._expectations(tree)
-            plan = self._best(tree, chances, forecast, levels=int(tree.depths[-1]))
+            plan = self._best(tree, chances, forecast, self._widths)
             self._newest = (tree, plan, forecast)
         _, plan, forecast = self._newest
         self._newest = None
@@ -252,9 +266,10 @@ class Planned:
         return Choice(plan.keep, plan.committed, self._union(kept), kept, plan.proven)
 
     def learn(self, outcome: Outcome) -> None:
-        rows = min(outcome.rows, self.cost.max_rows)
-        ms = self.cost.cycle_ms(rows, outcome.union, outcome.levels, self._rows_before)
-        ms += outcome.levels * self.planning_ms
+        cost = self.live.now
+        rows = min(outcome.rows, cost.max_rows)
+        ms = cost.at(outcome.context, self._rows_before).verify_ms(rows, outcome.union)
+        ms += cost.draft_ms(outcome.widths) + len(outcome.widths) * self.planning_ms
         self.rule.learn(outcome.committed, ms, outcome.draft_ms + outcome.plan_ms)
         self._rows_before = rows
         self.planning_ms = _followed(self.planning_ms, outcome)
@@ -270,7 +285,11 @@ class Planned:
         return chances, None if forecast is None else forecast.of(tree)
 
     def _best(
-        self, tree: DraftTree, chances: FloatArray, forecast: ExpertForecast | None, levels: int
+        self,
+        tree: DraftTree,
+        chances: FloatArray,
+        forecast: ExpertForecast | None,
+        widths: tuple[int, ...],
     ) -> Plan:
         return best_subtree(
             tree.parents,
@@ -278,7 +297,7 @@ class Planned:
             None if forecast is None else forecast.sets,
             None if forecast is None else forecast.unforeseen,
             self._adjusted_cost(forecast),
-            levels=levels,
+            spent_ms=self.live.now.draft_ms(widths) + len(widths) * self.planning_ms,
             rate=None if self.ratio else self.rule.rate,
             max_rows=self.max_rows,
             max_states=self.max_states,
@@ -290,8 +309,7 @@ class Planned:
         By count, the mean union of that many rows. With a forecast, its growth over the root's
         experts is scaled to what was observed, while the root's own number is certain.
         """
-        cost = self.cost.after(self._rows_before)
-        cost = replace(cost, draft_ms=cost.draft_ms + self.planning_ms)
+        cost = self.live.now.at(self._context, self._rows_before)
         if forecast is None:
             unions = self.beliefs.expected_unions[: cost.max_rows + 1]
             rows_ms = cost.rows_ms + cost.expert_ms * unions
@@ -322,13 +340,13 @@ class Planned:
 
 def _followed(planning_ms: float, outcome: Outcome) -> float:
     """The running mean of the planning time a level, after one more cycle."""
-    if outcome.levels == 0:
+    if not outcome.widths:
         return planning_ms
-    return planning_ms + 0.1 * (outcome.plan_ms / outcome.levels - planning_ms)
+    return planning_ms + 0.1 * (outcome.plan_ms / len(outcome.widths) - planning_ms)
 
 
-def make_policy(spec: Spec, beliefs: Beliefs, cost: CycleCost, max_rows: int) -> Policy:
-    """The policy that `spec` names, planning for a machine of `cost`."""
+def make_policy(spec: Spec, beliefs: Beliefs, live: LiveCost, max_rows: int) -> Policy:
+    """The policy that `spec` names, planning for the machine of `live`."""
     match spec.mode:
         case "off":
             return Off(beliefs, max_rows)
@@ -339,7 +357,7 @@ def make_policy(spec: Spec, beliefs: Beliefs, cost: CycleCost, max_rows: int) ->
         case mode:
             return Planned(
                 beliefs,
-                cost,
+                live,
                 max_rows,
                 by_count=mode == "count",
                 ratio=mode == "specfit:ratio",

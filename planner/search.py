@@ -87,7 +87,7 @@ def best_subtree(
     unforeseen: FloatArray | None,
     cost: CycleCost,
     *,
-    levels: int,
+    spent_ms: float,
     rate: float | None,
     max_rows: int,
     max_states: int,
@@ -100,7 +100,7 @@ def best_subtree(
     experts:    uint64 [n, layer, word], the experts each node is expected to use; None where they
                 are no part of the cost.
     unforeseen: [n], weighted number of further experts that no other node shares.
-    levels:     levels drafted, which are paid for whatever is kept.
+    spent_ms:   time that is paid for whatever is kept: drafting, planning.
     rate:       tokens per ms, for the largest E - rate * T; None for the largest E / T.
     max_rows:   rows that can be verified, root included; the cost tables limit them too.
     max_states: states after which the search stops.
@@ -116,7 +116,9 @@ def best_subtree(
     limit = min(max_rows, cost.max_rows, len(chances))
     if limit < 1:
         raise ValueError(f"at least one row must be verified, not {limit}")
-    return _Search(parents, chances, experts, unforeseen, cost, levels, rate, limit).run(max_states)
+    return _Search(parents, chances, experts, unforeseen, cost, spent_ms, rate, limit).run(
+        max_states
+    )
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class _Search:
         experts: Bitsets | None,
         unforeseen: FloatArray | None,
         cost: CycleCost,
-        levels: int,
+        spent_ms: float,
         rate: float | None,
         limit: int,
     ) -> None:
@@ -160,7 +162,7 @@ class _Search:
         self.sets = experts.reshape(size, -1)
         self.set_weights = np.repeat(cost.layer_weights[priced], experts.shape[2])
         self.unforeseen = np.zeros(size) if unforeseen is None else unforeseen
-        self.fixed_ms = levels * cost.draft_ms + cost.rows_ms[: limit + 1]
+        self.fixed_ms = spent_ms + cost.rows_ms[: limit + 1]
         self.expert_ms = cost.expert_ms[: limit + 1]
         self.limit = limit
         # Of equal chances the parent, which has the lower index, comes first.

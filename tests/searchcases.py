@@ -26,7 +26,7 @@ class Problem:
     uses: Flags | None
     unforeseen: FloatArray | None
     cost: CycleCost
-    levels: int = 0
+    spent_ms: float = 0.0
 
     def __len__(self) -> int:
         return len(self.parents)
@@ -50,7 +50,7 @@ class Problem:
             self.experts,
             self.unforeseen,
             self.cost,
-            levels=self.levels,
+            spent_ms=self.spent_ms,
             rate=rate,
             max_rows=len(self) if max_rows is None else max_rows,
             max_states=max_states,
@@ -65,7 +65,7 @@ class Problem:
             union += float(self.uses[keep].any(axis=0).sum(axis=1) @ self.cost.layer_weights)
         if self.unforeseen is not None:
             union += float(self.unforeseen[keep].sum())
-        return self.cost.cycle_ms(int(keep.sum()), union, self.levels)
+        return self.spent_ms + self.cost.verify_ms(int(keep.sum()), union)
 
     def worth(self, keep: BoolArray, rate: float | None) -> float:
         if rate is None:
@@ -105,7 +105,7 @@ def brute_force(problem: Problem, rate: float | None, max_rows: int) -> tuple[fl
     if problem.unforeseen is not None:
         union += keep @ problem.unforeseen
     cost = problem.cost
-    ms = problem.levels * cost.draft_ms + cost.rows_ms[rows] + cost.expert_ms[rows] * union
+    ms = problem.spent_ms + cost.rows_ms[rows] + cost.expert_ms[rows] * union
     committed = keep @ problem.chances
     worth = committed / ms if rate is None else committed - rate * ms
     best = float(worth.max())
@@ -175,7 +175,7 @@ def small_problem(rng: np.random.Generator) -> Problem:
         None if without_experts else uses,
         unforeseen,
         cost,
-        levels=int(rng.integers(0, 4)),
+        spent_ms=float(rng.uniform(0, 3)),
     )
 
 
@@ -189,7 +189,7 @@ def tied_problem(rng: np.random.Generator) -> Problem:
     uses = rng.random((n, 1, 8)) < 0.3
     rows_ms = 1 + rng.integers(0, 9, n + 1) / 8 + np.arange(n + 1) / 4
     cost = CycleCost(rows_ms, rng.choice([0.0, 0.125, 0.25], n + 1), np.ones(1), 0.5)
-    return Problem(parents, chances, uses, None, cost, levels=1)
+    return Problem(parents, chances, uses, None, cost, spent_ms=1.0)
 
 
 def draft_tree(rng: np.random.Generator, total: int = 60) -> tuple[IntArray, FloatArray]:

@@ -25,19 +25,27 @@ MEASURED = [
 
 
 def tables(points: list[CostPoint], max_rows: int = 64, **changes: object) -> CycleCost:
-    settings = {"top_k": 8, "layer_weights": LAYERS, "draft_ms": 0.7, "max_rows": max_rows}
+    settings = {
+        "top_k": 8,
+        "layer_weights": LAYERS,
+        "level_ms": np.array([0.7]),
+        "max_rows": max_rows,
+    }
     return cost_from_points(points, **{**settings, **changes})  # type: ignore[arg-type]
 
 
 def verify_ms(cost: CycleCost, rows: int, union: float) -> float:
-    return cost.cycle_ms(rows, union * float(cost.layer_weights.sum()))
+    return cost.verify_ms(rows, union * float(cost.layer_weights.sum()))
 
 
 def test_time_of_a_cycle() -> None:
-    cost = CycleCost(np.array([0.0, 5.0, 7.0]), np.array([0.0, 0.5, 0.25]), np.ones(2), 1.5)
+    cost = CycleCost(
+        np.array([0.0, 5.0, 7.0]), np.array([0.0, 0.5, 0.25]), np.ones(2), np.array([1.5, 1.0, 1.2])
+    )
     assert cost.max_rows == 2
-    assert cost.cycle_ms(1, 16) == pytest.approx(5.0 + 8.0)
-    assert cost.cycle_ms(2, 24, levels=3) == pytest.approx(4.5 + 7.0 + 6.0)
+    assert cost.verify_ms(1, 16) == pytest.approx(5.0 + 8.0)
+    assert cost.verify_ms(2, 24) == pytest.approx(7.0 + 6.0)
+    assert cost.draft_ms((0, 1, 2, 9)) == pytest.approx(1.5 + 1.0 + 1.2 + 1.2)
 
 
 def test_goes_through_every_measurement() -> None:

@@ -11,6 +11,7 @@ from specfit.planner import (
     CycleCost,
     DraftTree,
     Forecast,
+    LiveCost,
     Outcome,
     Spec,
     UnionByRows,
@@ -37,7 +38,9 @@ def cost(
     layers: int = 4,
 ) -> CycleCost:
     rows_ms = fixed_ms + row_ms * np.arange(65)
-    return CycleCost(rows_ms, np.full(65, expert_ms), np.ones(layers), draft_ms=draft_ms)
+    return CycleCost(
+        rows_ms, np.full(65, expert_ms), np.ones(layers), level_ms=np.array([draft_ms])
+    )
 
 
 def dense_beliefs() -> Beliefs:
@@ -157,9 +160,9 @@ class TestDraftingRule:
 class TestPolicies:
     def grow(self, spec: str, prob: float, cost: CycleCost, *, room: int = 30) -> DraftTree:
         """Drafts as the backend would, from a head whose best child always has chance `prob`."""
-        policy = make_policy(Spec.parse(spec), dense_beliefs(), cost, 64)
+        policy = make_policy(Spec.parse(spec), dense_beliefs(), LiveCost(cost, follows=False), 64)
         tree = DraftTree.of_root(0)
-        if not policy.begin():
+        if not policy.begin(0):
             return tree
         while True:
             nodes, branching = policy.expand(tree, room)
@@ -200,16 +203,22 @@ class TestPolicies:
     def test_both_objectives_agree_where_every_cycle_is_alike(self) -> None:
         for row_ms in (0.5, 3.0):
             policies = [
-                make_policy(Spec.parse(s), dense_beliefs(), cost(row_ms), 64)
+                make_policy(
+                    Spec.parse(s), dense_beliefs(), LiveCost(cost(row_ms), follows=False), 64
+                )
                 for s in ("specfit", "specfit:ratio")
             ]
             tree = chain([0.9, 0.8, 0.7, 0.5, 0.3])
             for _ in range(300):
                 for policy in policies:
                     choice = policy.choose(tree)
-                    levels, rows = 5, int(choice.keep.sum())
+                    rows = int(choice.keep.sum())
                     # what an accurate forecast leads to: rate settles at the plan's own
-                    policy.learn(Outcome(rows, round(choice.committed), levels, 0.0, 1.0, 0.5))
+                    policy.learn(
+                        Outcome(
+                            rows, round(choice.committed), (0, 1, 1, 1, 1), 0.0, 0, 1.0, 0.5, 20.0
+                        )
+                    )
             sizes = [int(policy.choose(tree).keep.sum()) for policy in policies]
             assert abs(sizes[0] - sizes[1]) <= 1
 
@@ -221,7 +230,9 @@ class TestPolicies:
         forecast.learn(DraftTree.of_root(3), None, other)
         beliefs = Beliefs(Acceptance(), forecast, UnionByRows(np.full(65, 2.0)), np.ones(2))
         dear_experts = cost(0.0, expert_ms=5.0, draft_ms=0.1, layers=2)
-        policy = make_policy(Spec.parse("specfit"), beliefs, dear_experts, 64)
+        policy = make_policy(
+            Spec.parse("specfit"), beliefs, LiveCost(dear_experts, follows=False), 64
+        )
         tree = DraftTree(
             np.array([-1, 0, 0], np.int32), np.array([1, 2, 3], np.int32), np.array([1, 0.4, 0.4])
         )

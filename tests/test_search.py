@@ -62,7 +62,7 @@ def test_equals_the_minimum_cut_where_rows_cost_the_same(layers: int) -> None:
             np.arange(61) * row_price / SCALE,
             np.full(61, expert_price / SCALE),
             np.ones(layers),
-            draft_ms=0.0,
+            level_ms=np.zeros(1),
         )
         problem = Problem(parents, chances, uses, None, cost)
         plan = problem.solve(rate=1.0)
@@ -94,7 +94,7 @@ def problems(draw: st.DrawFn) -> Problem:
         np.array(
             draw(st.lists(st.sampled_from([0.0, 1.0, 0.5]), min_size=layers, max_size=layers))
         ),
-        draft_ms=draw(st.floats(0, 1)),
+        level_ms=np.zeros(1),
     )
     return Problem(
         np.array(parents, np.int32),
@@ -102,7 +102,7 @@ def problems(draw: st.DrawFn) -> Problem:
         rng.random((n, layers, 24)) < 0.25,
         rng.random(n) if draw(st.booleans()) else None,
         cost,
-        levels=draw(st.integers(0, 5)),
+        spent_ms=draw(st.floats(0, 5)),
     )
 
 
@@ -204,13 +204,13 @@ def test_crosses_a_falling_step() -> None:
     assert problem.solve(rate=None, max_rows=3).keep.tolist() == [True, False, False, False]
 
 
-def test_levels_are_paid_whatever_is_kept() -> None:
+def test_drafting_is_paid_whatever_is_kept() -> None:
     parents = np.array([-1, 0], np.int32)
-    cost = CycleCost(np.array([0.0, 2.0, 3.2]), np.zeros(3), np.zeros(0), draft_ms=2.0)
+    cost = CycleCost(np.array([0.0, 2.0, 3.2]), np.zeros(3), np.zeros(0), np.zeros(1))
     problem = Problem(parents, np.array([1.0, 0.5]), None, None, cost)
     assert not problem.solve(rate=None).keep[1]
     # Drafting is over and paid for: relative to the longer cycle the row is cheap.
-    assert replace(problem, levels=2).solve(rate=None).keep[1]
+    assert replace(problem, spent_ms=4.0).solve(rate=None).keep[1]
 
 
 def test_cost_tables_limit_the_rows() -> None:
