@@ -65,7 +65,7 @@ class Engine:
         self.steering_cost = self.own_cost
         if loaded.steering_cost is not None:
             self.steering_cost = LiveCost(loaded.steering_cost, follows=False)
-        self._drafter = None if loaded.head is None else Drafter(loaded.head)
+        self.drafter = None if loaded.head is None else Drafter(loaded.head)
         self._policies: dict[str, Policy] = {}
         # A cycle without drafts is always alike: no planner is asked about it.
         self._plain_union = float(self.model.info.n_experts_used)
@@ -100,7 +100,7 @@ class Engine:
     @property
     def drafts(self) -> bool:
         """Whether there is a head to draft with."""
-        return self._drafter is not None
+        return self.drafter is not None
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(self.model.prompt_tokens(messages))
@@ -128,7 +128,7 @@ class Engine:
                 f"the prompt has {len(prompt)} tokens and the context holds {self.ctx}; "
                 "shorten it or raise -c"
             )
-        policy = self._policy(spec or Spec.parse("specfit"))
+        policy = self.policy(spec or Spec.parse("specfit"))
         sampler = Sampler(sampling or self.recommended_sampling)
         return Generation(self, prompt, policy, sampler, max_tokens, stop)
 
@@ -141,19 +141,19 @@ class Engine:
 
         goes_on: asked before every batch. Returns whether all of it was processed.
         """
-        drafting = policy.may_draft and self._drafter is not None
+        drafting = policy.may_draft and self.drafter is not None
         shared = _shared_prefix(self._tokens, prompt)
         # The last token is decoded anew for its logits, and one more for the feature that the
         # head pairs with the first new token.
         keep = max(0, min(shared, len(prompt) - 1) - drafting)
-        if drafting and self._drafter is not None:
-            keep = min(keep, self._drafter.n_known)
+        if drafting and self.drafter is not None:
+            keep = min(keep, self.drafter.n_known)
         self._truncate(keep)
         features = self.context.decode_prompt(prompt[keep:], goes_on)
         self._tokens = list(prompt[: self.context.n_past])
-        if drafting and self._drafter is not None:
+        if drafting and self.drafter is not None:
             for block in features:
-                self._drafter.remember(block)
+                self.drafter.remember(block)
         return self.context.n_past == len(prompt)
 
     def cycle(
@@ -166,9 +166,9 @@ class Engine:
         begun = time.perf_counter()
         context = self.context.n_past
         room = self.ctx - 1 - context
-        if self._drafter is None or room < 1 or not policy.begin(self.context.n_past):
+        if self.drafter is None or room < 1 or not policy.begin(self.context.n_past):
             return self._plain_cycle(begun, root, policy, sampler, goes_on)
-        draft = self._drafter.draft([*self._tokens, root], policy, room)
+        draft = self.drafter.draft([*self._tokens, root], policy, room)
         choice = policy.choose(draft.tree)
         tree = draft.tree.subtree(choice.keep)
         observing = self._arm(tree, policy)
@@ -180,7 +180,7 @@ class Engine:
         path, committed = walk(tree, lambda row: sampler.sample(self.context, row), goes_on)
         self.context.commit(tree, path)
         self._tokens += tree.tokens[path].tolist()
-        self._drafter.remember(self.context.features(len(tree))[path])
+        self.drafter.remember(self.context.features(len(tree))[path])
 
         walked = time.perf_counter()
         union = self._learn_experts(tree, policy.beliefs, choice) if observing else None
@@ -238,8 +238,8 @@ class Engine:
         token = sampler.sample(self.context, 0)
         goes_on(token)
         self._tokens.append(root)
-        if policy.may_draft and self._drafter is not None:
-            self._drafter.remember(self.context.features(1))
+        if policy.may_draft and self.drafter is not None:
+            self.drafter.remember(self.context.features(1))
         # Without a head nothing is planned, so nothing was measured to predict from.
         predicted_ms = (
             self._predicted_ms(1, self._plain_weighted, context, ()) if self.drafts else 0.0
@@ -309,7 +309,7 @@ class Engine:
         beliefs.unions.learn(len(tree), float(union.mean()))
         return union
 
-    def _policy(self, spec: Spec) -> Policy:
+    def policy(self, spec: Spec) -> Policy:
         """The policy of a mode, with what it has learned; modes learn apart from each other."""
         known = self._policies.get(spec.text)
         if known is None:
@@ -320,8 +320,8 @@ class Engine:
     def _truncate(self, n: int) -> None:
         self.context.truncate(n)
         del self._tokens[n:]
-        if self._drafter is not None:
-            self._drafter.truncate(n)
+        if self.drafter is not None:
+            self.drafter.truncate(n)
 
 
 def _shared_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -25,7 +25,7 @@ from specfit.planner import (
 )
 
 from .calibration import Measured, calibrated
-from .context import TREE_LIMIT, Context
+from .context import BATCH, TREE_LIMIT, Context
 from .errors import SpecfitError
 from .model import Model, Placement, Progress, resolve_placement
 from .observer import Observer
@@ -94,7 +94,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
             notices.append(f"decoding without drafts: {why_not}")
         elif info.n_experts:
             try:
-                observer = Observer(info.n_layers, info.n_experts, info.n_experts_used, TREE_LIMIT)
+                observer = Observer(info.n_layers, info.n_experts, info.n_experts_used, BATCH)
             except SpecfitError as error:
                 notices.append(f"planning without looking at experts: {error}")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import secrets
 import weakref
 from dataclasses import dataclass
 
 import llama_cpp.llama_cpp as llama
+import numpy as np
 
 from .context import Context
 
@@ -35,7 +37,8 @@ class Sampler:
 
     def __init__(self, sampling: Sampling) -> None:
         chain = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
-        if sampling.temp <= 0:
+        self._greedy = sampling.temp <= 0
+        if self._greedy:
             llama.llama_sampler_chain_add(chain, llama.llama_sampler_init_greedy())
         else:
             seed = secrets.randbits(32) if sampling.seed is None else sampling.seed & 0xFFFFFFFF
@@ -57,3 +60,21 @@ class Sampler:
     def sample(self, context: Context, row: int) -> int:
         """Draws the token after `row` of the last decode, and remembers it."""
         return int(llama.llama_sampler_sample(self._chain, context.handle, row))
+
+    def probabilities(self, context: Context, row: int) -> dict[int, float]:
+        """What the tokens after `row` of the last decode are drawn by, those filtered out left out.
+
+        Uses up a random number, so ask another sampler than the one that draws the text. Raises
+        ValueError at temperature 0, where nothing is drawn.
+        """
+        if self._greedy:
+            raise ValueError("at temperature 0 no token is drawn")
+        logits = context.logits(row)
+        candidates = np.zeros(len(logits), llama.llama_token_data)
+        candidates["id"], candidates["logit"] = np.arange(len(logits)), logits
+        address = candidates.ctypes.data_as(llama.llama_token_data_p)
+        array = llama.llama_token_data_array(address, len(logits), -1, False)
+        llama.llama_sampler_apply(self._chain, ctypes.byref(array))
+        left = candidates[: array.size]
+        weights = np.exp(left["logit"] - left["logit"].max(), dtype=np.float64)
+        return dict(zip(left["id"].tolist(), (weights / weights.sum()).tolist(), strict=True))

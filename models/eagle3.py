@@ -161,6 +161,10 @@ class Eagle3Head:
             self._n_pairs = n
             self._n_slots = 0
 
+    def states(self, m: int) -> NDArray[np.float32]:
+        """float32 [m, width]: the hidden states of the first m slots."""
+        return self._hidden[:m].cpu().numpy().copy()
+
     @torch.inference_mode()
     def commit(self, features: torch.Tensor | NDArray[np.float32], next_tokens: TokenIds) -> None:
         """Appends true pairs and starts a new tree at the last of them.
