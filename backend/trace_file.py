@@ -77,7 +77,7 @@ class TraceWriter:
 
 
 def read_trace(path: Path) -> Trace:
-    """Raises SpecfitError, naming file and line, if it is no trace; a torn last line is left out."""
+    """Raises SpecfitError, naming file and line, if it is no trace; a torn end is left out."""
     try:
         with _opened(path, "r") as file:
             return _parsed(path, _records(path, file))
@@ -109,12 +109,12 @@ def _parsed(path: Path, records: Iterator[tuple[int, dict[str, Any]]]) -> Trace:
     _, header = next(records, (0, {}))
     if header.get("specfit_trace") != FORMAT:
         raise SpecfitError(f"{path} is not a trace that specfit-bench --trace wrote")
-    number = 1
+    at = 1
     try:
         layers, experts, used = (int(header[key]) for key in ("layers", "experts", "used"))
         shape = (layers, n_words(experts))
         texts: list[tuple[dict[str, Any], list[TracedStep]]] = []
-        for number, record in records:
+        for at, record in records:  # noqa: B007
             if "text" in record:
                 texts.append((record, []))
             else:
@@ -136,7 +136,7 @@ def _parsed(path: Path, records: Iterator[tuple[int, dict[str, Any]]]) -> Trace:
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise SpecfitError(
-            f"{path}: line {number} is damaged ({type(error).__name__}: {error})"
+            f"{path}: line {at} is damaged ({type(error).__name__}: {error})"
         ) from error
 
 

@@ -40,7 +40,7 @@ class _Candidates(Eagle3):
         nodes, branching = super().expand(tree, room)
         chain = likeliest_chain(tree)
         if len(nodes) and len(chain) <= CHAIN and chain[-1] not in nodes:
-            nodes = np.append(nodes, np.int32(chain[-1])).astype(np.int32)
+            nodes = np.sort(np.append(nodes, np.int32(chain[-1]))).astype(np.int32)
         if len(tree) > 1:
             self.expanded += nodes.tolist()
         return nodes, branching
@@ -54,7 +54,7 @@ class _Candidates(Eagle3):
 
 
 def likeliest_chain(tree: DraftTree) -> list[int]:
-    """The nodes from the root on, each the first of the most probable children of the one before."""
+    """The nodes from the root on, each the most probable child of the one before."""
     chain = [0]
     while len(children := np.flatnonzero(tree.parents == chain[-1])):
         chain.append(int(children[tree.probs[children].argmax()]))

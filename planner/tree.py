@@ -44,8 +44,10 @@ class DraftTree:
     def depths(self) -> IntArray:
         """int32 [n]: distance from the root."""
         depths = np.zeros(len(self), np.int32)
-        for node in range(1, len(self)):
-            depths[node] = depths[self.parents[node]] + 1
+        reached = self.parents
+        while (below := reached >= 0).any():
+            depths += below
+            reached = np.where(below, self.parents[reached], -1)
         return depths
 
     @cached_property
@@ -66,17 +68,22 @@ class DraftTree:
     def path_products(self, values: FloatArray) -> FloatArray:
         """float64 [n]: for every node the product of `values` [n] along its path."""
         products = values.astype(np.float64, copy=True)
-        for node in range(1, len(self)):
-            products[node] *= products[self.parents[node]]
+        for depth in range(1, int(self.depths[-1]) + 1):
+            level = np.flatnonzero(self.depths == depth)
+            products[level] *= products[self.parents[level]]
         return products
 
     def grown(self, parents: IntArray, tokens: IntArray, probs: FloatArray) -> DraftTree:
         """This tree with one more level; `parents` are nodes of the present last level."""
-        return DraftTree(
+        tree = DraftTree(
             np.concatenate([self.parents, parents.astype(np.int32)]),
             np.concatenate([self.tokens, tokens.astype(np.int32)]),
             np.concatenate([self.probs, probs.astype(np.float64)]),
         )
+        # Known already, and asked for at every level.
+        level = np.full(len(parents), self.depths[-1] + 1, np.int32)
+        tree.__dict__["depths"] = np.concatenate([self.depths, level])
+        return tree
 
     def subtree(self, keep: BoolArray) -> DraftTree:
         """The tree of the nodes with keep [n] set.
