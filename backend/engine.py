@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specfit.planner import (
     Beliefs,
-    Choice,
+    Bitsets,
     DraftTree,
     LiveCost,
     Outcome,
@@ -47,10 +46,6 @@ class Cycle:
     report: CycleReport
 
 
-# Cycles between two looks at the experts when nothing new is expected of them.
-LOOK_EVERY = 16
-
-
 class Engine:
     """Use `Engine.load`. One thread at a time."""
 
@@ -72,7 +67,8 @@ class Engine:
         self._plain_weighted = self._plain_union * float(self.own_cost.now.layer_weights.sum())
         self._rows_before = 1
         self._tokens: list[int] = []  # in the KV cache, sequence 0
-        self._unobserved_cycles = LOOK_EVERY  # so the first drafted cycle is looked at
+        self._observe_ms = loaded.observe_ms
+        self._learning_ms = 0.0  # in the last drafted cycle
 
     @classmethod
     def load(cls, options: LoadOptions, progress: Progress | None = None) -> Engine:
@@ -166,7 +162,7 @@ class Engine:
         begun = time.perf_counter()
         context = self.context.n_past
         room = self.ctx - 1 - context
-        if self.drafter is None or room < 1 or not policy.begin(self.context.n_past):
+        if self.drafter is None or room < 1 or not policy.begin(context):
             return self._plain_cycle(begun, root, policy, sampler, goes_on)
         draft = self.drafter.draft([*self._tokens, root], policy, room)
         choice = policy.choose(draft.tree)
@@ -183,39 +179,36 @@ class Engine:
         self.drafter.remember(self.context.features(len(tree))[path])
 
         walked = time.perf_counter()
-        union = self._learn_experts(tree, policy.beliefs, choice) if observing else None
-        if len(tree) > 1:
-            policy.beliefs.acceptance.learn(tree, path)
-        paid = choice.union if union is None else float(union @ policy.beliefs.layer_weights)
-        plan_ms = (planned - begun) * 1e3 - draft.head_ms
-        predicted_ms = self._predicted_ms(len(tree), choice.union, context, draft.widths)
-        predicted_ms += len(draft.widths) * policy.planning_ms
-        ended = time.perf_counter()
-        self._learn(
-            policy,
-            Outcome(
-                rows=len(tree),
-                committed=len(committed),
-                widths=draft.widths,
-                union=paid,
-                context=context,
-                draft_ms=draft.head_ms,
-                plan_ms=plan_ms,
-                verify_ms=(ended - planned) * 1e3,
-            ),
+        experts = self._experts(len(tree)) if observing else None
+        observe_ms = self._observe_ms if observing else 0.0
+        plan_ms = self._learning_ms + (planned - begun) * 1e3 - draft.head_ms
+        outcome = Outcome(
+            tree=tree,
+            path=path,
+            choice=choice,
+            widths=draft.widths,
+            context=context,
+            experts=experts,
+            draft_ms=draft.head_ms,
+            plan_ms=plan_ms,
+            verify_ms=(walked - planned) * 1e3 - observe_ms,
         )
+        predicted_ms = (
+            self._predicted_ms(outcome) + observe_ms + len(draft.widths) * policy.planning_ms
+        )
+        union = self._learn(outcome, policy)
+        ended = time.perf_counter()
+        self._learning_ms = (ended - walked) * 1e3
         report = CycleReport(
             rows=len(tree),
             accepted=len(path) - 1,
             committed=len(committed),
-            union_per_layer=float(
-                policy.beliefs.unions.mean[len(tree)] if union is None else union.mean()
-            ),
-            union_observed=union is not None,
+            union_per_layer=union,
+            union_observed=experts is not None,
             draft_ms=draft.head_ms,
             plan_ms=plan_ms,
             verify_ms=(verified - planned) * 1e3,
-            observe_ms=(ended - walked) * 1e3 if observing else 0.0,
+            observe_ms=observe_ms,
             predicted_cycle_ms=predicted_ms,
             measured_cycle_ms=(ended - begun) * 1e3,
             predicted_committed=choice.committed,
@@ -232,21 +225,23 @@ class Engine:
     ) -> Cycle:
         """The cycle of a root alone, without the machinery of trees: on a small model that costs
         a tenth of the time (LOG.md)."""
-        context = self.context.n_past
+        context, before = self.context.n_past, self._rows_before
         self.context.decode_token(root)
         verified = time.perf_counter()
         token = sampler.sample(self.context, 0)
         goes_on(token)
         self._tokens.append(root)
-        if policy.may_draft and self.drafter is not None:
-            self.drafter.remember(self.context.features(1))
         # Without a head nothing is planned, so nothing was measured to predict from.
-        predicted_ms = (
-            self._predicted_ms(1, self._plain_weighted, context, ()) if self.drafts else 0.0
-        )
+        predicted_ms = 0.0
+        if self.drafter is not None:
+            if policy.may_draft:
+                self.drafter.remember(self.context.features(1))
+            predicted_ms = self.own_cost.verify_ms(1, self._plain_weighted, context, before)
+            ms = (time.perf_counter() - begun) * 1e3
+            self.own_cost.learn_verify(1, self._plain_weighted, context, before, ms)
+            policy.learn_plain(context)
+            self._rows_before = 1
         ended = time.perf_counter()
-        ms = (ended - begun) * 1e3
-        self._learn(policy, Outcome(1, 1, (), self._plain_weighted, context, 0.0, 0.0, ms))
         report = CycleReport(
             rows=1,
             accepted=0,
@@ -258,56 +253,48 @@ class Engine:
             verify_ms=(verified - begun) * 1e3,
             observe_ms=0.0,
             predicted_cycle_ms=predicted_ms,
-            measured_cycle_ms=ms,
+            measured_cycle_ms=(ended - begun) * 1e3,
             predicted_committed=1.0,
         )
         return Cycle([token], report)
 
-    def _predicted_ms(
-        self, rows: int, union: float, context: int, widths: tuple[int, ...]
-    ) -> float:
-        cost = self.own_cost.now
-        verify_ms = cost.at(context, self._rows_before).verify_ms(rows, union)
-        return cost.draft_ms(widths) + verify_ms
-
-    def _learn(self, policy: Policy, outcome: Outcome) -> None:
-        rows, context = outcome.rows, outcome.context
-        self.own_cost.learn_verify(
-            rows, outcome.union, context, self._rows_before, outcome.verify_ms
+    def _predicted_ms(self, outcome: Outcome) -> float:
+        """What the cycle was expected to take on this machine, planning left out."""
+        return self.own_cost.now.draft_ms(outcome.widths) + self.own_cost.verify_ms(
+            outcome.rows, outcome.choice.union, outcome.context, self._rows_before
         )
+
+    def _learn(self, outcome: Outcome, policy: Policy) -> float:
+        """Has costs and policy learn from a drafted cycle; returns its mean union per layer, as
+        expected where it was not observed."""
+        rows, weights = outcome.rows, policy.beliefs.layer_weights
+        union, weighted = float(policy.beliefs.unions.mean[rows]), outcome.choice.union
+        if outcome.experts is not None:
+            per_layer = union_per_layer(outcome.experts)
+            union, weighted = float(per_layer.mean()), float(per_layer @ weights)
         self.own_cost.learn_draft(outcome.widths, outcome.draft_ms)
+        self.own_cost.learn_verify(
+            rows, weighted, outcome.context, self._rows_before, outcome.verify_ms
+        )
         policy.learn(outcome)
         self._rows_before = rows
+        return union
 
     def _arm(self, tree: DraftTree, policy: Policy) -> bool:
         """Has the experts of the coming decode copied, if there is something to learn from them."""
         observer = self.context.observer
-        if observer is None:
+        if observer is None or not policy.looks(tree):
             return False
-        forecast = policy.beliefs.forecast
-        news = policy.forecasts and forecast is not None and not forecast.knows(tree.tokens)
-        self._unobserved_cycles += 1
-        if not news and (len(tree) == 1 or self._unobserved_cycles < LOOK_EVERY):
-            return False
-        self._unobserved_cycles = 0
         observer.arm()
         return True
 
-    def _learn_experts(
-        self, tree: DraftTree, beliefs: Beliefs, choice: Choice
-    ) -> NDArray[np.int64] | None:
-        """int64 [layer]: the union of the observed decode, after learning it; None if unseen."""
+    def _experts(self, rows: int) -> Bitsets | None:
+        """uint64 [row, layer, word] of the observed decode; None if a layer was not seen."""
         observer = self.context.observer
         assert observer is not None
         observer.disarm()
-        ids = observer.selections(len(tree))
-        if ids is None:
-            return None
-        union = union_per_layer(pack(np.maximum(ids, 0), self.model.info.n_experts))
-        if beliefs.forecast is not None:
-            beliefs.forecast.learn(tree, choice.forecast, ids)
-        beliefs.unions.learn(len(tree), float(union.mean()))
-        return union
+        ids = observer.selections(rows)
+        return None if ids is None else pack(np.maximum(ids, 0), self.model.info.n_experts)
 
     def policy(self, spec: Spec) -> Policy:
         """The policy of a mode, with what it has learned; modes learn apart from each other."""

@@ -60,12 +60,14 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class Loaded:
-    """own_cost: this machine's cycles. steering_cost: those of another to plan for, if asked."""
+    """own_cost: this machine's cycles. observe_ms: what observing experts adds to one.
+    steering_cost: the cycles of another machine to plan for, if asked."""
 
     model: Model
     context: Context
     head: Eagle3Head | None
     own_cost: CycleCost
+    observe_ms: float
     steering_cost: CycleCost | None
     new_beliefs: Callable[[], Beliefs]
     sampling: Sampling
@@ -117,6 +119,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         context=context,
         head=head,
         own_cost=own,
+        observe_ms=0.0 if measured is None else measured.observe_ms,
         steering_cost=steering,
         new_beliefs=lambda: _beliefs(info, weights, measured),
         sampling=_recommended(options, info),

@@ -142,7 +142,7 @@ def _step(
     if ids is not None and forecast is not None:
         experts = pack(np.maximum(ids, 0), engine.model.info.n_experts)
         # Of what it sees here, a planner would see the committed tokens for certain.
-        forecast.learn(DraftTree.of_root(text[-1]), None, ids[:1])
+        forecast.learn(DraftTree.of_root(text[-1]), None, experts[:1])
     kept_slots = [slot for slot, node in enumerate(candidates.expanded) if keep[node]]
     new_index = np.cumsum(keep) - 1
     return TracedStep(

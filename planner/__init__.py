@@ -9,7 +9,8 @@ from .cost import CostPoint, CycleCost, cost_from_points
 from .experts import Bitsets, pack, union_per_layer
 from .forecast import ExpertForecast, Forecast
 from .livecost import LiveCost
-from .policies import Choice, Outcome, Policy, make_policy
+from .modes import make_policy
+from .policies import Choice, Outcome, Policy
 from .search import Plan, best_subtree
 from .spec import Spec
 from .tree import BoolArray, DraftTree, FloatArray, IntArray

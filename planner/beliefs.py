@@ -6,12 +6,14 @@ Every mode reports its expectations by it, some plan by it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from .acceptance import Acceptance
-from .forecast import Forecast
-from .tree import FloatArray
+from .experts import Bitsets, union_per_layer
+from .forecast import ExpertForecast, Forecast
+from .tree import DraftTree, FloatArray
 
 
 class UnionByRows:
@@ -41,7 +43,32 @@ class Beliefs:
     unions: UnionByRows
     layer_weights: FloatArray
 
+    @cached_property
+    def weight(self) -> float:
+        """Weighted union of one expert a layer."""
+        return float(self.layer_weights.sum())
+
     @property
     def expected_unions(self) -> FloatArray:
         """float64 [rows + 1]: weighted union to expect of that many rows, whichever they are."""
-        return self.unions.mean * float(self.layer_weights.sum())
+        return self.unions.mean * self.weight
+
+    def learn(
+        self,
+        tree: DraftTree,
+        path: list[int],
+        forecast: ExpertForecast | None,
+        experts: Bitsets | None,
+    ) -> None:
+        """Learns from a verified tree.
+
+        path: the accepted nodes. forecast: what was expected of this very tree. experts: uint64
+        [n, layer, word], what was observed.
+        """
+        if len(tree) > 1:
+            self.acceptance.learn(tree, path)
+        if experts is None:
+            return
+        self.unions.learn(len(tree), float(union_per_layer(experts).mean()))
+        if self.forecast is not None:
+            self.forecast.learn(tree, forecast, experts)

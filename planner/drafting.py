@@ -10,6 +10,7 @@ change is noticed. Where not even drafts that are certain to be accepted pay, no
 from __future__ import annotations
 
 from .cost import CycleCost
+from .livecost import LiveCost
 
 TRIAL_SHARE = 0.01
 # A cycle's weight in the running means; a trial is rare and weighs more.
@@ -23,15 +24,14 @@ LONGEST_CHAIN = 16
 class DraftingRule:
     """root_union: weighted union of experts of one row."""
 
-    def __init__(self, cost: CycleCost, root_union: float, max_rows: int) -> None:
-        self._cost = cost
-        self._plain_ms = cost.at(0).verify_ms(1, root_union)
-        self.may_draft = any(
-            (1 + drafts) / _chain_ms(cost, drafts, root_union) > 1 / self._plain_ms
-            for drafts in range(1, min(LONGEST_CHAIN, max_rows - 1) + 1)
-        )
+    def __init__(self, live: LiveCost, root_union: float, max_rows: int) -> None:
+        self._live = live
+        self._root_union = root_union
+        self._max_rows = max_rows
+        self._judged: tuple[CycleCost | None, bool] = (None, False)
+        cost = live.now
         self._tokens = 1.0
-        self._ms = self._plain_ms
+        self._ms = self._plain_ms(cost)
         # Hopeful at first, but one disappointing cycle is enough to change that.
         self._advantage = 0.5 * float(cost.level_ms[0])
         self._on_trial = False
@@ -44,9 +44,22 @@ class DraftingRule:
         """Long-run tokens per ms, as predicted for the machine that is planned for."""
         return self._tokens / self._ms
 
-    def begin(self) -> bool:
+    def may_draft(self, planning_ms: float) -> bool:
+        """Whether drafts that are certain to be accepted, and bring no experts, would pay.
+
+        planning_ms: what planning takes a level.
+        """
+        cost = self._live.now
+        if self._judged[0] is not cost:
+            plain = 1 / self._plain_ms(cost)
+            lengths = range(1, min(LONGEST_CHAIN, self._max_rows - 1) + 1)
+            pays = any((1 + n) / self._chain_ms(cost, n, planning_ms) > plain for n in lengths)
+            self._judged = (cost, pays)
+        return self._judged[1]
+
+    def begin(self, planning_ms: float) -> bool:
         """Whether to draft in this cycle."""
-        if not self.may_draft:
+        if not self.may_draft(planning_ms):
             return False
         self._on_trial = self._advantage <= 0
         if not self._on_trial:
@@ -55,7 +68,7 @@ class DraftingRule:
 
     def weigh(self, committed: float, ms: float) -> None:
         """Learns what drafting was worth: its plan was expected to commit `committed` in `ms`."""
-        advantage = (committed - 1) / self.rate - (ms - self._plain_ms)
+        advantage = (committed - 1) / self.rate - (ms - self._plain_ms(self._live.now))
         weight = TRIAL_WEIGHT if self._on_trial else ADVANTAGE_WEIGHT
         self._advantage += weight * (advantage - self._advantage)
 
@@ -68,8 +81,11 @@ class DraftingRule:
             self._trial_ms += draft_ms
             self._trial_cost = draft_ms
 
+    def _plain_ms(self, cost: CycleCost) -> float:
+        return cost.verify_ms(1, self._root_union)
 
-def _chain_ms(cost: CycleCost, drafts: int, union: float) -> float:
-    """A cycle that drafts a chain of `drafts` tokens."""
-    widths = (0, *[1] * (drafts - 1))
-    return cost.draft_ms(widths) + cost.at(0).verify_ms(1 + drafts, union)
+    def _chain_ms(self, cost: CycleCost, drafts: int, planning_ms: float) -> float:
+        """A cycle that drafts a chain of so many tokens, which bring no experts."""
+        widths = (0, *[1] * (drafts - 1))
+        planning = len(widths) * planning_ms
+        return planning + cost.draft_ms(widths) + cost.verify_ms(1 + drafts, self._root_union)

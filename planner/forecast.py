@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .experts import Bitsets, n_words, pack, union_per_layer
+from .experts import Bitsets, n_words, union_per_layer
 from .tree import DraftTree, FloatArray
 
 # Tokens whose experts are remembered; the oldest make room. 8192 of 48 layers take 6 MB.
@@ -39,6 +39,10 @@ class ExpertForecast:
             np.concatenate([self.sets, self.sets[nodes]]),
             np.concatenate([self.unforeseen, np.zeros(len(nodes))]),
         )
+
+    def only(self, keep: NDArray[np.bool_]) -> ExpertForecast:
+        """Of the nodes of keep [n]."""
+        return ExpertForecast(self.sets[keep], self.unforeseen[keep])
 
     def weighted_union(self, keep: NDArray[np.bool_], layer_weights: FloatArray) -> float:
         """Sum over layers of weight times union, of the nodes of keep [n]."""
@@ -83,14 +87,11 @@ class Forecast:
         """What to multiply the forecast growth of a union by."""
         return self._scale
 
-    def learn(
-        self, tree: DraftTree, forecast: ExpertForecast | None, ids: NDArray[np.int32]
-    ) -> None:
-        """Learns from the experts ids [row, layer, k] that a verified `tree` used.
+    def learn(self, tree: DraftTree, forecast: ExpertForecast | None, seen: Bitsets) -> None:
+        """Learns from what a verified `tree` used, uint64 [n, layer, word].
 
         forecast: what was expected of this very tree.
         """
-        seen = pack(np.maximum(ids, 0), self._n_experts)
         if forecast is not None and len(tree) > 1:
             self._learn_growth(forecast, seen, tree)
         for node, token in enumerate(tree.tokens.tolist()):

@@ -1,83 +1,86 @@
 """The speculation modes as policies: when to draft, what to expand, which subtree to verify.
 
 A policy is asked in the order of a cycle: `begin` (is drafting worth it at all?), `expand` after
-every level (which nodes to grow further; none: stop), `choose` (which subtree to verify), and
-`learn` (what came of it). Policies never touch a model or a clock: times come from cost tables, and
-what was measured is told to `learn`.
+every level (which nodes to grow further; none: stop), `choose` (which subtree to verify), `looks`
+(should its experts be observed?), and `learn` (what came of it). Policies never touch a model or a
+clock: times come from cost tables, and what was measured is told to `learn`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from .beliefs import Beliefs
-from .cost import CycleCost
-from .drafting import DraftingRule
+from .experts import Bitsets
 from .forecast import ExpertForecast
-from .livecost import LiveCost
-from .search import Plan, best_subtree
-from .spec import Spec
 from .tree import BoolArray, DraftTree, FloatArray, IntArray
 
 NOTHING: IntArray = np.zeros(0, np.int32)
-# A node that is committed once in a hundred cycles pays for no row on any machine we measured.
-LEAST_CHANCE = 0.01
-BRANCHING = 8
-# Planning may take this share of a cycle; a state of the search takes about STATE_MS (LOG.md).
-PLANNING_SHARE = 0.01
-STATE_MS = 0.3
-FIRST_PLANNING_MS = 0.5
-DEEPEST = 16
+FIRST_PLANNING_MS = 0.2
+# Drafted cycles between two looks at the experts when nothing new is expected of them.
+LOOK_EVERY = 16
 
 
 @dataclass(frozen=True)
 class Choice:
     """The subtree to verify, and what is expected of it.
 
-    keep: bool [n]. committed: expected tokens. union: weighted union expected, in units of
-    `CycleCost.cycle_ms`. forecast: of the kept nodes; None where the mode does not forecast.
+    keep: bool [n]. chances: float64 [kept], of being committed. union: weighted union expected.
+    forecast: of the kept nodes; None where the mode does not forecast.
     """
 
     keep: BoolArray
-    committed: float
+    chances: FloatArray
     union: float
     forecast: ExpertForecast | None = None
     proven: bool = True
 
+    @property
+    def committed(self) -> float:
+        """Tokens expected to be committed."""
+        return float(self.chances.sum())
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished cycle.
+    """A finished cycle in which something was drafted.
 
-    widths: nodes expanded for each drafted level, 0 for the root.
-    union: weighted union observed, or expected where it was not.
+    tree:    what was verified; path: the accepted nodes, the root first.
+    choice:  what the policy chose, of which `tree` is the kept part.
+    widths:  nodes expanded for each drafted level, 0 for the root.
     context: tokens of committed text at its start.
+    experts: uint64 [n, layer, word], what the nodes used; None if that was not observed.
     draft_ms, plan_ms: measured time in the head and in the policy. verify_ms: all the rest of it.
     """
 
-    rows: int
-    committed: int
+    tree: DraftTree
+    path: list[int]
+    choice: Choice
     widths: tuple[int, ...]
-    union: float
     context: int
+    experts: Bitsets | None
     draft_ms: float
     plan_ms: float
     verify_ms: float
 
+    @property
+    def rows(self) -> int:
+        return len(self.tree)
+
 
 class Policy(Protocol):
     """least_chance: children below it are not even considered. may_draft: whether this policy can
-    draft at all here. forecasts: whether it plans by the experts of single nodes. planning_ms: time
-    that the policy takes a level, as measured."""
+    draft at all here. planning_ms: time that the policy takes a level, as measured."""
 
     beliefs: Beliefs
     least_chance: float
-    may_draft: bool
-    forecasts: bool
     planning_ms: float
+
+    @property
+    def may_draft(self) -> bool: ...
 
     def begin(self, context: int) -> bool:
         """Whether to draft in this cycle, behind `context` tokens of committed text."""
@@ -91,34 +94,50 @@ class Policy(Protocol):
     def choose(self, tree: DraftTree) -> Choice:
         """The subtree to verify of a tree with drafts."""
 
+    def looks(self, tree: DraftTree) -> bool:
+        """Whether to observe the experts of this tree's verification."""
+
     def learn(self, outcome: Outcome) -> None: ...
 
+    def learn_plain(self, context: int) -> None:
+        """Learns from a cycle that drafted nothing."""
 
-class _Baseline:
-    """A mode that neither plans nor learns; its expectations serve the report only."""
+
+class Baseline:
+    """A mode that does not plan; what it learns serves its expectations, which are reported."""
 
     least_chance = 0.0
     may_draft = True
-    forecasts = False
 
     def __init__(self, beliefs: Beliefs, max_rows: int) -> None:
         self.beliefs = beliefs
         self.max_rows = max_rows
         self.planning_ms = FIRST_PLANNING_MS
+        self._unseen = LOOK_EVERY  # drafted cycles since the last look; the first is looked at
 
     def begin(self, context: int) -> bool:
         return True
 
+    def looks(self, tree: DraftTree) -> bool:
+        self._unseen += 1
+        return self._unseen > LOOK_EVERY
+
     def learn(self, outcome: Outcome) -> None:
-        self.planning_ms = _followed(self.planning_ms, outcome)
+        if outcome.experts is not None:
+            self._unseen = 0
+        self.beliefs.learn(outcome.tree, outcome.path, outcome.choice.forecast, outcome.experts)
+        self.planning_ms = followed(self.planning_ms, outcome)
+
+    def learn_plain(self, context: int) -> None:
+        pass
 
     def _expected(self, tree: DraftTree, keep: BoolArray) -> Choice:
         chances = self.beliefs.acceptance.chances(tree)
         union = float(self.beliefs.expected_unions[int(keep.sum())])
-        return Choice(keep, float(chances[keep].sum()), union)
+        return Choice(keep, chances[keep], union)
 
 
-class Off(_Baseline):
+class Off(Baseline):
     """Plain autoregressive decoding."""
 
     may_draft = False
@@ -133,7 +152,7 @@ class Off(_Baseline):
         return self._expected(tree, np.ones(len(tree), np.bool_))
 
 
-class Chain(_Baseline):
+class Chain(Baseline):
     """A chain of the head's likeliest tokens, always of the same length."""
 
     def __init__(self, beliefs: Beliefs, max_rows: int, length: int) -> None:
@@ -149,7 +168,7 @@ class Chain(_Baseline):
         return self._expected(tree, np.ones(len(tree), np.bool_))
 
 
-class Eagle3(_Baseline):
+class Eagle3(Baseline):
     """EAGLE-3's own tree (arXiv 2503.01840; the dynamic tree is EAGLE-2's, arXiv 2406.16858).
 
     Level 1 are the K best children of the root; then `depth` times the K best nodes of the level
@@ -181,184 +200,8 @@ class Eagle3(_Baseline):
         return self._expected(tree, keep)
 
 
-class Planned:
-    """Keeps the subtree with the best predicted throughput, and drafts only while that can improve.
-
-    beliefs: what was learned. live: the machine to plan for. by_count: plan by the number of rows
-    alone, as EVICT does (arXiv 2605.00342). ratio: maximise E/T of the cycle, as the SpecFit paper
-    does (arXiv 2610.15417); else E - rate * T at the long-run rate.
-    """
-
-    least_chance = LEAST_CHANCE
-
-    def __init__(
-        self,
-        beliefs: Beliefs,
-        live: LiveCost,
-        max_rows: int,
-        *,
-        by_count: bool = False,
-        ratio: bool = False,
-    ) -> None:
-        self.beliefs = beliefs
-        self.live = live
-        cost = live.now
-        self.max_rows = min(max_rows, cost.max_rows)
-        self.forecasts = not by_count and beliefs.forecast is not None
-        self.ratio = ratio
-        root_union = float(beliefs.expected_unions[1])
-        plain_ms = cost.at(0).verify_ms(1, root_union)
-        self.max_states = 1 + int(PLANNING_SHARE * plain_ms / STATE_MS)
-        self.planning_ms = FIRST_PLANNING_MS
-        with_planning = replace(cost, level_ms=cost.level_ms + self.planning_ms)
-        self.rule = DraftingRule(with_planning, root_union, self.max_rows)
-        self.may_draft = self.rule.may_draft
-        self._rows_before = 1
-        self._context = 0
-        self._widths: tuple[int, ...] = ()
-        self._newest: tuple[DraftTree, Plan, ExpertForecast | None] | None = None
-
-    def begin(self, context: int) -> bool:
-        self._context = context
-        self._widths = ()
-        return self.rule.begin()
-
-    def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
-        depth = int(tree.depths[-1])
-        if depth == 0:
-            self._widths = (0,)
-            return np.zeros(1, np.int32), BRANCHING
-        self.beliefs.acceptance.learn_level(tree)
-        chances, forecast = self._expectations(tree)
-        now = self._best(tree, chances, forecast, self._widths)
-        self._newest = (tree, now, forecast)
-        if depth >= min(room, DEEPEST):
-            return NOTHING, 0
-        # One more level at its most favourable: each node gets a child at the usual chance, whose
-        # experts are all there already.
-        frontier = np.flatnonzero(tree.depths == depth).astype(np.int32)
-        hoped = np.full(len(frontier), self.beliefs.acceptance.next_level(depth + 1))
-        wider = self._best(
-            tree.grown(frontier, np.zeros_like(frontier), hoped),
-            np.concatenate([chances, chances[frontier] * hoped]),
-            None if forecast is None else forecast.with_likenesses(frontier),
-            (*self._widths, len(frontier)),
-        )
-        if self._value(wider) <= self._value(now):
-            return NOTHING, 0
-        nodes = frontier[wider.keep[len(tree) :]]
-        self._widths = (*self._widths, len(nodes))
-        return nodes, BRANCHING
-
-    def choose(self, tree: DraftTree) -> Choice:
-        if self._newest is None or self._newest[0] is not tree:
-            chances, forecast = self._expectations(tree)
-            plan = self._best(tree, chances, forecast, self._widths)
-            self._newest = (tree, plan, forecast)
-        _, plan, forecast = self._newest
-        self._newest = None
-        if len(tree) > 1:
-            self.rule.weigh(plan.committed, plan.ms)
-        if forecast is None:
-            union = float(self.beliefs.expected_unions[int(plan.keep.sum())])
-            return Choice(plan.keep, plan.committed, union, proven=plan.proven)
-        kept = ExpertForecast(forecast.sets[plan.keep], forecast.unforeseen[plan.keep])
-        return Choice(plan.keep, plan.committed, self._union(kept), kept, plan.proven)
-
-    def learn(self, outcome: Outcome) -> None:
-        cost = self.live.now
-        rows = min(outcome.rows, cost.max_rows)
-        ms = cost.at(outcome.context, self._rows_before).verify_ms(rows, outcome.union)
-        ms += cost.draft_ms(outcome.widths) + len(outcome.widths) * self.planning_ms
-        self.rule.learn(outcome.committed, ms, outcome.draft_ms + outcome.plan_ms)
-        self._rows_before = rows
-        self.planning_ms = _followed(self.planning_ms, outcome)
-
-    def _value(self, plan: Plan) -> float:
-        if self.ratio:
-            return plan.committed / plan.ms
-        return plan.committed - self.rule.rate * plan.ms
-
-    def _expectations(self, tree: DraftTree) -> tuple[FloatArray, ExpertForecast | None]:
-        forecast = self.beliefs.forecast if self.forecasts else None
-        chances = self.beliefs.acceptance.chances(tree)
-        return chances, None if forecast is None else forecast.of(tree)
-
-    def _best(
-        self,
-        tree: DraftTree,
-        chances: FloatArray,
-        forecast: ExpertForecast | None,
-        widths: tuple[int, ...],
-    ) -> Plan:
-        return best_subtree(
-            tree.parents,
-            chances,
-            None if forecast is None else forecast.sets,
-            None if forecast is None else forecast.unforeseen,
-            self._adjusted_cost(forecast),
-            spent_ms=self.live.now.draft_ms(widths) + len(widths) * self.planning_ms,
-            rate=None if self.ratio else self.rule.rate,
-            max_rows=self.max_rows,
-            max_states=self.max_states,
-        )
-
-    def _adjusted_cost(self, forecast: ExpertForecast | None) -> CycleCost:
-        """The cost tables of this cycle, planning and what is known about unions folded in.
-
-        By count, the mean union of that many rows. With a forecast, its growth over the root's
-        experts is scaled to what was observed, while the root's own number is certain.
-        """
-        cost = self.live.now.at(self._context, self._rows_before)
-        if forecast is None:
-            unions = self.beliefs.expected_unions[: cost.max_rows + 1]
-            rows_ms = cost.rows_ms + cost.expert_ms * unions
-            return replace(cost, rows_ms=rows_ms, expert_ms=np.zeros_like(cost.expert_ms))
-        known_root = (1 - self._scale) * self._forecast_root(forecast)
-        return replace(
-            cost,
-            rows_ms=cost.rows_ms + cost.expert_ms * known_root,
-            expert_ms=cost.expert_ms * self._scale,
-        )
-
-    @property
-    def _scale(self) -> float:
-        forecast = self.beliefs.forecast
-        return 1.0 if forecast is None else forecast.scale
-
-    def _forecast_root(self, forecast: ExpertForecast) -> float:
-        root = np.zeros(len(forecast.unforeseen), np.bool_)
-        root[0] = True
-        return forecast.weighted_union(root, self.beliefs.layer_weights)
-
-    def _union(self, kept: ExpertForecast) -> float:
-        everyone = np.ones(len(kept.unforeseen), np.bool_)
-        root = self._forecast_root(kept)
-        grown = kept.weighted_union(everyone, self.beliefs.layer_weights) - root
-        return root + self._scale * grown
-
-
-def _followed(planning_ms: float, outcome: Outcome) -> float:
+def followed(planning_ms: float, outcome: Outcome) -> float:
     """The running mean of the planning time a level, after one more cycle."""
     if not outcome.widths:
         return planning_ms
     return planning_ms + 0.1 * (outcome.plan_ms / len(outcome.widths) - planning_ms)
-
-
-def make_policy(spec: Spec, beliefs: Beliefs, live: LiveCost, max_rows: int) -> Policy:
-    """The policy that `spec` names, planning for the machine of `live`."""
-    match spec.mode:
-        case "off":
-            return Off(beliefs, max_rows)
-        case "chain":
-            return Chain(beliefs, max_rows, *spec.numbers)
-        case "eagle3":
-            return Eagle3(beliefs, max_rows, *spec.numbers)
-        case mode:
-            return Planned(
-                beliefs,
-                live,
-                max_rows,
-                by_count=mode == "count",
-                ratio=mode == "specfit:ratio",
-            )
