@@ -45,6 +45,8 @@ class Candidates:
 
     def __init__(self, step: TracedStep) -> None:
         self.step = step
+        self.states = np.zeros((len(step.tree), step.hidden.shape[1]), np.float32)
+        self.states[step.expanded] = step.hidden
         self.members: IntArray = np.zeros(1, np.int32)  # of the step's tree
         self.tree = DraftTree.of_root(int(step.tree.tokens[0]))
 
@@ -62,8 +64,9 @@ class Candidates:
         if not members:
             return False
         new = np.array(members, np.int32)
+        states = self.states[self.members[np.unique(parents)]]
         self.members = np.concatenate([self.members, new])
-        self.tree = self.tree.grown(np.array(parents), full.tokens[new], full.probs[new])
+        self.tree = self.tree.grown(np.array(parents), full.tokens[new], full.probs[new], states)
         return True
 
 
@@ -120,7 +123,7 @@ def _cycle(
     tree = candidates.tree.subtree(choice.keep)
     experts = step.experts[candidates.members[choice.keep]]
     looked = policy.looks(tree)
-    path = _accepted(tree, steps)
+    path = accepted_nodes(tree, steps)
     union = float(weights @ union_per_layer(experts))
     planning_ms = len(widths) * PLANNING_MS
     observe_ms = OBSERVE_MS * len(weights) if looked else 0.0
@@ -156,7 +159,7 @@ def _cycle(
     )
 
 
-def _accepted(tree: DraftTree, steps: Sequence[TracedStep]) -> list[int]:
+def accepted_nodes(tree: DraftTree, steps: Sequence[TracedStep]) -> list[int]:
     """The nodes that are the text which the target wrote, the root first."""
     path = [0]
     while len(path) < len(steps):

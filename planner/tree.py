@@ -25,11 +25,14 @@ class DraftTree:
     parents: int32 [n], index of each node's parent; -1 for the root.
     tokens:  int32 [n], token ids.
     probs:   float64 [n], the head's probability of the token given its parent; 1 for the root.
+    states:  float32 [n, width], the head's state behind each node that was expanded, zero for the
+             others; None where nobody asked for them.
     """
 
     parents: IntArray
     tokens: IntArray
     probs: FloatArray
+    states: NDArray[np.float32] | None = None
 
     @classmethod
     def of_root(cls, token: int) -> DraftTree:
@@ -73,12 +76,30 @@ class DraftTree:
             products[level] *= products[self.parents[level]]
         return products
 
-    def grown(self, parents: IntArray, tokens: IntArray, probs: FloatArray) -> DraftTree:
-        """This tree with one more level; `parents` are nodes of the present last level."""
+    def grown(
+        self,
+        parents: IntArray,
+        tokens: IntArray,
+        probs: FloatArray,
+        states: NDArray[np.float32] | None = None,
+    ) -> DraftTree:
+        """This tree with one more level; `parents` are nodes of the present last level.
+
+        states: float32 [m, width] of the parents, in ascending order; None keeps what is known.
+        """
+        known = self.states
+        if states is not None:
+            known = np.zeros((len(self) + len(parents), states.shape[1]), np.float32)
+            if self.states is not None:
+                known[: len(self)] = self.states
+            known[np.unique(parents)] = states
+        elif known is not None:
+            known = np.concatenate([known, np.zeros((len(parents), known.shape[1]), np.float32)])
         tree = DraftTree(
             np.concatenate([self.parents, parents.astype(np.int32)]),
             np.concatenate([self.tokens, tokens.astype(np.int32)]),
             np.concatenate([self.probs, probs.astype(np.float64)]),
+            known,
         )
         # Known already, and asked for at every level.
         level = np.full(len(parents), self.depths[-1] + 1, np.int32)
@@ -95,4 +116,5 @@ class DraftTree:
         new_index = np.cumsum(keep, dtype=np.int32) - 1
         parents = self.parents[keep].copy()
         parents[1:] = new_index[parents[1:]]
-        return DraftTree(parents, self.tokens[keep], self.probs[keep])
+        states = None if self.states is None else self.states[keep]
+        return DraftTree(parents, self.tokens[keep], self.probs[keep], states)
