@@ -110,18 +110,20 @@ def cost_from_points(
     for rows in counts:
         here = sorted((p for p in points if p.rows == rows), key=lambda p: p.union)
         low, high = here[0], here[-1]
-        spread = (high.union - low.union) * weight
-        if spread > 0:
-            price = max(0.0, (high.ms - low.ms) / spread)
+        ms, spread = low.ms, (high.union - low.union) * weight
+        if spread > 0 and high.ms < low.ms:  # by noise: experts cost nothing
+            ms, price = (low.ms + high.ms) / 2, 0.0
+        elif spread > 0:
+            price = (high.ms - low.ms) / spread
         elif default_expert_ms is not None:
             price = float(default_expert_ms[min(rows, max_rows)])
         else:
             price = 0.0
         beyond = (low.union - top_k) * weight
         if beyond > 0:  # experts cost no more than everything measured
-            price = min(price, low.ms / (low.union * weight))
+            price = min(price, ms / (low.union * weight))
         prices.append(price)
-        floors.append(low.ms - price * beyond)
+        floors.append(ms - price * beyond)
     if len(counts) > 1 and len([p for p in points if p.rows == 1]) == 1:
         # One row always uses top_k experts, so their price cannot be told apart: take the next one.
         prices[0] = prices[1]

@@ -79,6 +79,12 @@ def test_the_price_of_the_first_row_is_that_of_the_next() -> None:
     assert verify_ms(cost, 1, 8) == pytest.approx(22.3)
 
 
+def test_a_wider_union_that_took_less_time_counts_as_the_same_measured_twice() -> None:
+    cost = tables([CostPoint(1, 8, 10.0), CostPoint(4, 8, 21.0), CostPoint(4, 20, 19.0)])
+    assert cost.expert_ms[4] == 0
+    assert verify_ms(cost, 4, 8) == verify_ms(cost, 4, 20) == pytest.approx(20.0)
+
+
 def test_one_union_takes_the_price_it_is_given() -> None:
     points = [CostPoint(1, 8, 11.4), CostPoint(2, 12, 13.6), CostPoint(4, 18, 20.9)]
     prices = np.linspace(0.001, 0.004, 65)
@@ -107,6 +113,17 @@ def test_a_dense_model_has_no_experts_to_pay() -> None:
     cost = tables([CostPoint(1, 0, 5.0), CostPoint(4, 0, 8.0)], layer_weights=np.zeros(0), top_k=0)
     assert not cost.expert_ms.any()
     assert cost.rows_ms[1:5] == pytest.approx([5.0, 6.0, 7.0, 8.0])
+
+
+def test_length_of_text_and_a_new_row_count_are_folded_in() -> None:
+    cost = tables(MEASURED, switch_ms=1.5, context_ms=np.linspace(0, 0.64, 65))
+    for rows in (1, 2, 31):
+        steady = verify_ms(cost, rows, 20)
+        assert verify_ms(cost.at(100), rows, 20) == pytest.approx(steady + rows)
+        assert verify_ms(cost.at(100, rows), rows, 20) == pytest.approx(steady + rows)
+        assert verify_ms(cost.at(100, rows + 1), rows, 20) == pytest.approx(steady + rows + 1.5)
+    twice = cost.at(100, 2).at(100, 3)
+    assert twice.rows_ms == pytest.approx(cost.at(100, 2).rows_ms)
 
 
 @given(st.data())
