@@ -1,18 +1,22 @@
 """Measures what a cycle costs here, in seconds, and remembers it.
 
-For every row count two decodes are timed: n times the same token in n sequences of their own,
-whose union of experts is that of one token, and n different tokens, whose union is wide. llama.cpp
-rebuilds its graph when n changes, and a GPU needs a few equal decodes to record one: so every visit
-to a shape gives a first time and, repeated, a steady one, and their difference is `switch_ms`. The
-result is kept in the user's cache folder under a key of all it depends on.
+Cycles are timed as the engine runs them, drafting and planning left out: a tree is decoded, walked
+and committed, its features are taken. For every row count there is a tree of one token repeated,
+whose union of experts is narrow, and one of different tokens, whose union is wide. llama.cpp
+rebuilds its graph when the row count changes, and a GPU needs a few equal decodes to record one: so
+every visit to a shape gives a first time and, repeated, a steady one; their difference is
+`switch_ms`. The head is timed between decodes, where it finds the caches as in a cycle. The result
+is kept in the user's cache folder under a key of all it depends on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -23,22 +27,30 @@ import platformdirs
 import torch
 
 from specfit.models.eagle3 import Eagle3Head
-from specfit.planner import CostPoint, FloatArray, pack, union_per_layer
+from specfit.planner import CostPoint, DraftTree, FloatArray, pack, union_per_layer
 
 from .context import TREE_LIMIT, Context
 from .errors import SpecfitError
-from .model import Model, Progress
+from .model import Progress
+from .sampling import QWEN3, Sampler
+from .verify import walk
 
 ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 31, 32, 48, TREE_LIMIT)
-# A shape is visited until it has had this much time, but never more or less often than this.
-SHAPE_MS = 100.0
-VISITS = (2, 6)
-# Decodes after the first of a visit, of which the last two count; one is enough for a dear shape.
-STEADY = 4
-DEAR_MS = 60.0
-# A stored measurement that is off by more than this factor is taken again.
-TOLERANCE = 2.0
-FORMAT = 2
+# A shape is visited until it has had this much time, but never more or less often than this; one
+# that is beyond reason already, once.
+SHAPE_MS, VISITS, BEYOND_MS = 100.0, (2, 6), 1000.0
+# Cycles after the first of a visit, of which the last two count; one is enough for a dear shape.
+STEADY, DEAR_MS = 4, 25.0
+# Text before the measured cycles: an empty cache would flatter the attention.
+PREFIX = 128
+# What more text costs is measured at these row counts, behind so many tokens, if those of the
+# prefix show that they can be processed within a second.
+CONTEXT_ROWS, LONG_TEXT = (1, 4, 16, 31, TREE_LIMIT), 5 * PREFIX
+LEVEL_WIDTHS, LEVEL_ROUNDS, BRANCHING = (1, 2, 4, 8), 10, 8
+UNION_LOOKS = 3
+# A stored measurement that is off by more than this factor is taken again; less is followed.
+TOLERANCE = 3.0
+FORMAT = 3
 
 
 Shape = tuple[int, bool]  # rows, and whether they are one token repeated
@@ -46,21 +58,30 @@ Shape = tuple[int, bool]  # rows, and whether they are one token repeated
 
 @dataclass(frozen=True)
 class Measured:
-    """points: steady decodes. draft_level_ms: one level of the head. switch_ms: what the first
-    decode of another number of rows takes more. observe_ms: what observing adds to a decode of 4
-    rows, 0 for a dense model."""
+    """points: steady cycles, drafting left out, behind no text. level_ms: drafting a level, by the
+    nodes expanded; entry 0: the root's children, after two committed tokens. switch_ms: what the
+    first decode of another number of rows takes more. context_ms: what a token of text before it
+    adds to a cycle of CONTEXT_ROWS rows; empty if not measured. observe_ms: what observing adds to
+    a decode of 4 rows, 0 for a dense model."""
 
     points: list[CostPoint]
-    draft_level_ms: float
+    level_ms: list[float]
     switch_ms: float
+    context_ms: list[float]
     observe_ms: float
 
     def union_by_rows(self, max_rows: int) -> FloatArray:
         """float64 [max_rows + 1]: mean union per layer that different tokens showed."""
         widest: dict[int, float] = {}
-        for point in self.points:
+        for point in sorted(self.points, key=lambda point: point.rows):
             widest[point.rows] = max(point.union, widest.get(point.rows, 0.0))
         return np.interp(np.arange(max_rows + 1), list(widest), list(widest.values()))
+
+    def context_by_rows(self, max_rows: int) -> FloatArray | None:
+        """float64 [max_rows + 1]: `context_ms` at every number of rows."""
+        if not self.context_ms:
+            return None
+        return np.interp(np.arange(max_rows + 1), CONTEXT_ROWS, self.context_ms)
 
 
 def calibrated(
@@ -86,19 +107,31 @@ def calibrated(
 
 
 def _stored(path: Path) -> Measured | None:
+    """What `path` holds; None if that is no measurement."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         points = [CostPoint(**point) for point in stored.pop("points")]
-        return Measured(points, **stored)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        measured = Measured(points, **stored)
+        numbers = [number for point in points for number in (point.rows, point.union, point.ms)]
+        numbers += [*measured.level_ms, *measured.context_ms]
+        numbers += [measured.switch_ms, measured.observe_ms]
+        sound = (
+            all(math.isfinite(number) and number >= 0 for number in numbers)
+            and all(point.ms > 0 for point in points)
+            and any(point.rows == 1 for point in points)
+            and len(measured.level_ms) > 0
+            and len(measured.context_ms) in (0, len(CONTEXT_ROWS))
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+    return measured if sound else None
 
 
 def _still_true(stored: Measured, context: Context) -> bool:
     """Whether one row takes about what was stored: a few decodes, against a measurement that was
     taken beside another program, or a machine that has changed since."""
-    rng = np.random.default_rng(0)
-    now = _typical([_timed(context, (1, False), rng) for _ in range(1 + STEADY)][1:])
+    now = _typical(_Cycles.behind(context).visit((1, False))[1:])
+    context.truncate(0)
     then = next(point.ms for point in stored.points if point.rows == 1)
     return 1 / TOLERANCE < now / then < TOLERANCE
 
@@ -107,33 +140,34 @@ def measure(
     context: Context, head: Eagle3Head | None, progress: Progress | None = None
 ) -> Measured:
     """Measures now; see `calibrated`."""
-    model = context.model
-    rng = np.random.default_rng(0)
-    # Some text first: an empty cache would flatter the attention.
-    prefix = rng.integers(0, model.n_vocab, 128).tolist()
-    context.decode_prompt(prefix)
-    kinds = (True, False) if model.info.n_experts else (False,)
-    # In this order every shape follows one of another number of rows.
-    shapes = [(rows, alike) for alike in kinds for rows in ROW_COUNTS]
-    first: dict[Shape, list[float]] = {shape: [] for shape in shapes}
-    steady: dict[Shape, list[float]] = {shape: [] for shape in shapes}
-    for visit in range(VISITS[1]):
-        for shape in shapes:
-            if visit < VISITS[0] or sum(first[shape]) + sum(steady[shape]) < SHAPE_MS:
-                times = _visit(context, shape, rng)
-                first[shape].append(times[0])
-                steady[shape] += times[-2:] if len(times) > 2 else times[1:]
-        if progress is not None and not progress((visit + 1) / VISITS[1]):
+
+    def done(fraction: float) -> None:
+        if progress is not None and not progress(fraction):
             raise SpecfitError("measuring this machine was cancelled")
-    points = [
-        CostPoint(rows, _union(context, rows, alike, rng), _typical(steady[rows, alike]))
-        for rows, alike in shapes
-    ]
-    switch_ms = median(_typical(first[shape]) - _typical(steady[shape]) for shape in shapes)
-    draft_ms = 0.0 if head is None else _draft_level_ms(head, model)
-    observe_ms = _observe_ms(context, rng)
-    context.truncate(0)
-    return Measured(points, draft_ms, max(0.0, switch_ms), observe_ms)
+
+    text = np.random.default_rng(1).integers(0, context.model.n_vocab, PREFIX)
+    text = text[: max(1, context.ctx - 4 * STEADY)]
+    try:
+        context_ms = _context_ms(context, text.tolist())
+        done(0.1)
+        cycles = _Cycles.behind(context)
+        first, steady = _visit_all(cycles, lambda fraction: done(0.1 + 0.7 * fraction))
+        level_ms = [0.0] if head is None else _level_ms(cycles, head)
+        done(0.9)
+        observe_ms = _observe_ms(cycles)
+        unions = {shape: cycles.union(shape) for shape in steady}
+        done(1.0)
+    finally:
+        context.truncate(0)
+    slopes = np.interp(ROW_COUNTS, CONTEXT_ROWS, context_ms or [0.0] * len(CONTEXT_ROWS))
+    due = dict(zip(ROW_COUNTS, slopes * len(text), strict=True))
+    points = []
+    for (rows, alike), times in steady.items():
+        ms = _typical(times)
+        # However noisy the slope is, most of a cycle is not due to so little text.
+        points.append(CostPoint(rows, unions[rows, alike], max(ms - due[rows], ms / 2)))
+    switch_ms = median(_typical(first[shape]) - _typical(steady[shape]) for shape in steady)
+    return Measured(points, level_ms, max(0.0, switch_ms), context_ms, observe_ms)
 
 
 def _typical(times: list[float]) -> float:
@@ -141,66 +175,158 @@ def _typical(times: list[float]) -> float:
     return float(np.quantile(times, 0.25))
 
 
-def _visit(context: Context, shape: Shape, rng: np.random.Generator) -> list[float]:
-    """Times of one shape's decodes in a row, the first of them after another number of rows."""
-    times = [_timed(context, shape, rng)]
-    for _ in range(STEADY if times[0] < DEAR_MS else 1):
-        times.append(_timed(context, shape, rng))
-    return times
+@dataclass(frozen=True)
+class _Cycles:
+    """Cycles of made-up trees behind the `n_text` tokens that the context holds."""
 
+    context: Context
+    n_text: int
+    sampler: Sampler
+    rng: np.random.Generator
 
-def _timed(context: Context, shape: Shape, rng: np.random.Generator) -> float:
-    rows, alike = shape
-    tokens = _tokens(context, rows, alike, rng)
-    start = time.perf_counter()
-    context.measure(tokens, own_sequences=alike)
-    return (time.perf_counter() - start) * 1e3
+    @classmethod
+    def behind(cls, context: Context) -> _Cycles:
+        return cls(context, context.n_past, Sampler(QWEN3), np.random.default_rng(0))
 
+    def tree(self, shape: Shape) -> DraftTree:
+        """A binary tree: about as bushy as what is verified."""
+        rows, alike = shape
+        tokens = self.rng.integers(0, self.context.model.n_vocab, rows, dtype=np.int32)
+        if alike:
+            tokens[:] = tokens[0]
+        parents = (np.arange(rows, dtype=np.int32) - 1) // 2
+        return DraftTree(parents, tokens, self.rng.random(rows))
 
-def _tokens(
-    context: Context, rows: int, alike: bool, rng: np.random.Generator
-) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    tokens = rng.integers(0, context.model.n_vocab, rows, dtype=np.int32)
-    return np.full_like(tokens, tokens[0]) if alike else tokens
-
-
-def _union(context: Context, rows: int, alike: bool, rng: np.random.Generator) -> float:
-    """Mean union per layer of the measured shape: observed once, outside the timing."""
-    info = context.model.info
-    if not info.n_experts:
-        return 0.0
-    if alike or context.observer is None:
-        # Unobserved, different tokens are taken to choose independently.
-        share = 1 if alike else rows
-        return float(info.n_experts * (1 - (1 - info.n_experts_used / info.n_experts) ** share))
-    context.observer.arm()
-    context.measure(_tokens(context, rows, False, rng), own_sequences=False)
-    context.observer.disarm()
-    ids = context.observer.selections(rows)
-    if ids is None:
-        return float(info.n_experts_used)
-    return float(union_per_layer(pack(np.maximum(ids, 0), info.n_experts)).mean())
-
-
-def _draft_level_ms(head: Eagle3Head, model: Model) -> float:
-    """Typical time of one level, over the first (with its commit of two tokens) and two more."""
-    features = np.zeros((2, len(head.taps) * model.n_embd), np.float32)
-    head.truncate(0)
-    spans = []
-    for _ in range(12):
+    def timed(self, tree: DraftTree) -> float:
+        """Time of a cycle that verifies `tree`, and commits the first draft where there is one."""
+        context, sampler = self.context, self.sampler
         start = time.perf_counter()
-        head.commit(features, np.zeros(2, np.int64))
-        head.begin_tree()
-        tokens, _ = head.propose(8)
-        slots, level, _ = head.expand(np.zeros(3, np.int64), tokens[:3], 1, 8)
-        head.expand(slots, level[:, 0], 2, 8)
-        spans.append((time.perf_counter() - start) * 1e3 / 3)
+        if len(tree) == 1:
+            context.decode_token(int(tree.tokens[0]))
+            sampler.sample(context, 0)
+        else:
+            context.decode_tree(tree)
+            walk(tree, lambda row: sampler.sample(context, row), lambda _token: True)
+            context.commit(tree, [0, 1])
+        if context.taps:
+            np.array(context.features(len(tree))[:2])
+        return (time.perf_counter() - start) * 1e3
+
+    def visit(self, shape: Shape) -> list[float]:
+        """Times of a shape's cycles in a row, the first of them after another number of rows."""
+        times = [self.timed(self.tree(shape))]
+        for _ in range(STEADY if times[0] < DEAR_MS else 1):
+            times.append(self.timed(self.tree(shape)))
+        self.context.truncate(self.n_text)
+        return times
+
+    def union(self, shape: Shape) -> float:
+        """Mean union per layer of a shape: observed, outside of any timing."""
+        info, observer = self.context.model.info, self.context.observer
+        if not info.n_experts:
+            return 0.0
+        seen: list[float] = []
+        for _ in range(1 if observer is None else UNION_LOOKS):
+            if observer is not None:
+                observer.arm()
+                spent = self.timed(self.tree(shape))
+                observer.disarm()
+                self.context.truncate(self.n_text)
+                ids = observer.selections(shape[0])
+                if ids is not None:
+                    sets = pack(np.maximum(ids, 0), info.n_experts)
+                    seen.append(float(union_per_layer(sets).mean()))
+                if spent > DEAR_MS:
+                    break
+        if seen:
+            return float(np.mean(seen))
+        # Unobserved, different tokens are taken to choose independently.
+        share = 1 if shape[1] else shape[0]
+        return float(info.n_experts * (1 - (1 - info.n_experts_used / info.n_experts) ** share))
+
+
+def _visit_all(
+    cycles: _Cycles, done: Callable[[float], None]
+) -> tuple[dict[Shape, list[float]], dict[Shape, list[float]]]:
+    """First and steady times of all shapes, which take turns."""
+    kinds = (True, False) if cycles.context.model.info.n_experts else (False,)
+    # In this order every shape follows one of another number of rows.
+    shapes = [(rows, alike) for alike in kinds for rows in ROW_COUNTS if rows > 1 or not alike]
+    first: dict[Shape, list[float]] = {shape: [] for shape in shapes}
+    steady: dict[Shape, list[float]] = {shape: [] for shape in shapes}
+    for visit in range(VISITS[1]):
+        for shape in shapes:
+            spent = sum(first[shape]) + sum(steady[shape])
+            if spent < SHAPE_MS or (visit < VISITS[0] and spent < BEYOND_MS):
+                times = cycles.visit(shape)
+                first[shape].append(times[0])
+                steady[shape] += times[-2:] if len(times) > 2 else times[1:]
+        done((visit + 1) / VISITS[1])
+    return first, steady
+
+
+def _context_ms(context: Context, text: list[int]) -> list[float]:
+    """What a token of text adds to a cycle of CONTEXT_ROWS rows; empty where much text takes long
+    to process. Leaves `text` in the context."""
+    start = time.perf_counter()
+    context.decode_prompt(text)
+    token_s = (time.perf_counter() - start) / len(text)
+    n_more = LONG_TEXT - len(text)
+    if token_s * n_more > 1 or not _has_room(context):
+        return []
+    context.decode_prompt(np.resize(text, n_more).tolist())
+    behind_much = _context_times(context)
+    context.truncate(len(text))
+    slopes = (behind_much - _context_times(context)) / n_more
+    return [float(slope) for slope in np.maximum(slopes, 0.0)]
+
+
+def _has_room(context: Context) -> bool:
+    """Whether cycles can be measured behind LONG_TEXT."""
+    return context.ctx >= LONG_TEXT + 2 * (1 + STEADY)
+
+
+def _context_times(context: Context) -> FloatArray:
+    """float64: typical cycles of CONTEXT_ROWS rows."""
+    cycles = _Cycles.behind(context)
+    times: dict[int, list[float]] = {rows: [] for rows in CONTEXT_ROWS}
+    for _ in range(VISITS[0]):
+        for rows in CONTEXT_ROWS:
+            times[rows] += cycles.visit((rows, False))[-2:]
+    return np.array([_typical(spent) for spent in times.values()])
+
+
+def _level_ms(cycles: _Cycles, head: Eagle3Head) -> list[float]:
+    """Typical times of the first level and of expanding 1, 2, … nodes, each after a decode."""
+    context, spent = cycles.context, {width: [0.0] * 0 for width in (0, *LEVEL_WIDTHS)}
+    n_features = len(head.taps) * context.model.n_embd
+    features = np.zeros((cycles.n_text, n_features), np.float32)
     head.truncate(0)
-    return _typical(spans[2:])
+    head.commit(features, [0] * len(features))
+    tree = cycles.tree((4, False))
+    rounds = LEVEL_ROUNDS if cycles.timed(tree) < DEAR_MS else LEVEL_ROUNDS // 2
+    for _ in range(rounds):
+        for width in LEVEL_WIDTHS:
+            cycles.timed(tree)
+            context.truncate(cycles.n_text)
+            start = time.perf_counter()
+            head.commit(features[:2], [0, 0])
+            head.begin_tree()
+            tokens, _ = head.propose(BRANCHING)
+            begun = time.perf_counter()
+            slots, level, _ = head.expand([0] * width, np.resize(tokens, width), 1, BRANCHING)
+            head.expand(slots, level[:, 0], 2, BRANCHING)
+            spent[0].append((begun - start) * 1e3)
+            spent[width].append((time.perf_counter() - begun) * 1e3 / 2)
+    head.truncate(0)
+    typical = {width: _typical(times) for width, times in spent.items()}
+    widths = range(LEVEL_WIDTHS[-1] + 1)
+    return [float(ms) for ms in np.interp(widths, list(typical), list(typical.values()))]
 
 
-def _observe_ms(context: Context, rng: np.random.Generator) -> float:
-    """What an armed decode of 4 rows takes more than an unarmed one (medians, interleaved)."""
+def _observe_ms(cycles: _Cycles) -> float:
+    """What an armed decode of 4 rows takes more than an unarmed one (interleaved)."""
+    context = cycles.context
     if context.observer is None:
         return 0.0
     spent: dict[bool, list[float]] = {True: [], False: []}
@@ -208,8 +334,9 @@ def _observe_ms(context: Context, rng: np.random.Generator) -> float:
         for armed in (True, False):
             if armed:
                 context.observer.arm()
-            spent[armed].append(_timed(context, (4, False), rng))
+            spent[armed].append(cycles.timed(cycles.tree((4, False))))
             context.observer.disarm()
+            context.truncate(cycles.n_text)
     return max(0.0, _typical(spent[True][1:]) - _typical(spent[False][1:]))
 
 
@@ -225,6 +352,7 @@ def _cache_path(context: Context, head: Eagle3Head | None) -> Path:
         stat.st_size,
         int(stat.st_mtime),
         context.threads,
+        _has_room(context),
         asdict(context.model.placement),
         context.observer is not None,
         head is not None,

@@ -179,8 +179,9 @@ def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> Cyc
         measured.points,
         top_k=top_k,
         layer_weights=weights,
-        level_ms=np.array([measured.draft_level_ms]),
+        level_ms=np.array(measured.level_ms),
         switch_ms=measured.switch_ms,
+        context_ms=measured.context_by_rows(TREE_LIMIT),
         max_rows=TREE_LIMIT,
     )
 

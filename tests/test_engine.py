@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tinymodel import write_dense
 
 from specfit.backend import Engine, LoadOptions, Sampling, Spec, SpecfitError, calibration
+from specfit.backend.calibration import Measured
 from specfit.backend.profiles import load_profile, shipped_profiles
-from specfit.planner import CostPoint
 
 GREEDY = Sampling(temp=0.0)
 MODES = ["off", "chain:3", "eagle3:31", "specfit"]
@@ -164,24 +166,120 @@ def test_more_context_than_the_model_was_made_for_is_refused() -> None:
         Engine.load(LoadOptions(ctx=100_000))
 
 
+@pytest.fixture(scope="module")
+def measured(engine: Engine) -> Measured:
+    """The measurement that `engine` was loaded with."""
+    engine.forget()
+    assert engine.drafter is not None
+    return calibration.calibrated(engine.context, engine.drafter.head)
+
+
 class TestCosts:
-    def test_a_measurement_is_kept_and_taken_again_when_it_no_longer_holds(
-        self, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    @pytest.fixture
+    def cache(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+        """Where measurements are kept: a place of the test's own."""
         monkeypatch.setattr(calibration.platformdirs, "user_cache_path", lambda _name: tmp_path)
+        return tmp_path
+
+    def test_a_measurement_has_all_that_a_cycle_is_made_of(self, measured: Measured) -> None:
+        one = next(point for point in measured.points if point.rows == 1)
+        assert one.union == 8
+        for rows in calibration.ROW_COUNTS[1:]:
+            narrow, wide = (point for point in measured.points if point.rows == rows)
+            assert 8 <= narrow.union < wide.union < min(8 * rows, 128)
+            assert min(one.ms, narrow.ms, wide.ms) > 0
+        assert len(measured.level_ms) == 1 + 8
+        assert 0 < min(measured.level_ms) <= max(measured.level_ms) < 100 * min(measured.level_ms)
+        assert measured.union_by_rows(64)[[1, 64]] == pytest.approx([8, measured.points[-1].union])
+
+    def test_a_longer_text_makes_a_cycle_dearer(
+        self, bundled_engine: Engine, engine: Engine, measured: Measured
+    ) -> None:
+        assert measured.context_ms == []  # a context of 320 tokens shows no difference
+        assert measured.context_by_rows(64) is None
+        bundled_engine.forget()
+        context = bundled_engine.context
+        slopes = calibration._context_ms(context, [7] * calibration.PREFIX)
+        assert context.n_past == calibration.PREFIX
+        bundled_engine.forget()
+        assert len(slopes) == len(calibration.CONTEXT_ROWS)
+        assert min(slopes) >= 0
+        table = replace(measured, context_ms=slopes).context_by_rows(64)
+        assert table is not None
+        assert table[list(calibration.CONTEXT_ROWS)] == pytest.approx(slopes)
+
+    def test_measuring_leaves_context_and_head_empty_even_when_cancelled(
+        self, engine: Engine
+    ) -> None:
+        engine.forget()
+        assert engine.drafter is not None
+        told: list[float] = []
+
+        def progress(fraction: float) -> bool:
+            told.append(fraction)
+            return len(told) < 2
+
+        with pytest.raises(SpecfitError, match="cancelled"):
+            calibration.measure(engine.context, engine.drafter.head, progress)
+        assert told == sorted(told)
+        assert len(told) == 2
+        assert 0 < told[0] <= told[-1] < 1
+        assert engine.context.n_past == engine.drafter.head.n_pairs == 0
+
+    def test_a_measurement_is_kept_and_taken_again_when_it_no_longer_holds(
+        self, engine: Engine, measured: Measured, monkeypatch: pytest.MonkeyPatch, cache: Path
+    ) -> None:
         taken = []
 
-        def measure(*_arguments: object) -> calibration.Measured:
+        def measure(*_arguments: object) -> Measured:
             taken.append(1)
-            ms = 1e6 if len(taken) == 1 else real_ms
-            return calibration.Measured([CostPoint(1, 8.0, ms)], 1.0, 0.0, 0.0)
+            factor = 1e6 if len(taken) == 1 else 1.0
+            points = [replace(point, ms=point.ms * factor) for point in measured.points]
+            return replace(measured, points=points)
 
         engine.forget()
-        real_ms = calibration.measure(engine.context, None).points[0].ms
         monkeypatch.setattr(calibration, "measure", measure)
-        for _ in range(3):
-            calibration.calibrated(engine.context, None)
+        kept = [calibration.calibrated(engine.context, None) for _ in range(3)]
         assert len(taken) == 2
+        assert kept[1] == kept[2] == measured
+        assert engine.context.n_past == 0
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda _stored: "",
+            lambda _stored: "[]",
+            lambda _stored: "{}",
+            lambda _stored: "[" * 100_000,
+            lambda stored: json.dumps(stored)[:-20],
+            lambda stored: json.dumps({**stored, "points": []}),
+            lambda stored: json.dumps({**stored, "points": stored["points"][:5]}),
+            lambda stored: json.dumps({**stored, "points": [{"rows": 1, "union": 8, "ms": 0}]}),
+            lambda stored: json.dumps({**stored, "level_ms": []}),
+            lambda stored: json.dumps({**stored, "level_ms": ["much"]}),
+            lambda stored: json.dumps({**stored, "level_ms": [float("nan")]}),
+            lambda stored: json.dumps({**stored, "context_ms": [0.1]}),
+            lambda stored: json.dumps({**stored, "switch_ms": -1}),
+            lambda stored: json.dumps({**stored, "more": 1}),
+        ],
+    )
+    def test_a_damaged_measurement_is_taken_again(
+        self,
+        engine: Engine,
+        measured: Measured,
+        monkeypatch: pytest.MonkeyPatch,
+        cache: Path,
+        damage: Callable[[Any], str],
+    ) -> None:
+        engine.forget()
+        monkeypatch.setattr(calibration, "_still_true", lambda *_arguments: True)
+        monkeypatch.setattr(calibration, "measure", lambda *_arguments: measured)
+        calibration.calibrated(engine.context, None)
+        (file,) = cache.glob("costs/*.json")
+        file.write_text(damage(json.loads(file.read_text())))
+        again = replace(measured, switch_ms=measured.switch_ms + 1)
+        monkeypatch.setattr(calibration, "measure", lambda *_arguments: again)
+        assert calibration.calibrated(engine.context, None) == again
 
     @pytest.mark.parametrize("name", shipped_profiles())
     def test_every_shipped_profile_gives_its_own_points(self, name: str, engine: Engine) -> None:
