@@ -27,7 +27,7 @@ from specfit.planner import (
     union_per_layer,
 )
 
-from .context import TREE_LIMIT, Context
+from .context import BATCH, TREE_LIMIT, Context
 from .drafter import Drafter
 from .errors import SpecfitError
 from .generation import Generation
@@ -137,20 +137,24 @@ class Engine:
 
         goes_on: asked before every batch. Returns whether all of it was processed.
         """
-        drafting = policy.may_draft and self.drafter is not None
-        shared = _shared_prefix(self._tokens, prompt)
+        drafter = self.drafter if policy.may_draft else None
+        # After an interrupt the text may be a token ahead of the cache.
+        shared = min(_shared_prefix(self._tokens, prompt), self.context.n_past)
         # The last token is decoded anew for its logits, and one more for the feature that the
         # head pairs with the first new token.
-        keep = max(0, min(shared, len(prompt) - 1) - drafting)
-        if drafting and self.drafter is not None:
-            keep = min(keep, self.drafter.n_known)
+        keep = max(0, min(shared, len(prompt) - 1) - (drafter is not None))
+        if drafter is not None:
+            keep = min(keep, drafter.n_known)
         self._truncate(keep)
-        features = self.context.decode_prompt(prompt[keep:], goes_on)
-        self._tokens = list(prompt[: self.context.n_past])
-        if drafting and self.drafter is not None:
-            for block in features:
-                self.drafter.remember(block)
-        return self.context.n_past == len(prompt)
+        for start in range(keep, len(prompt), BATCH):
+            batch = prompt[start : start + BATCH]
+            self.context.decode_prompt(batch, goes_on)
+            if self.context.n_past == start:
+                return False
+            self._tokens += batch
+            if drafter is not None:
+                drafter.remember(self.context.features(len(batch)), self._tokens)
+        return True
 
     def cycle(
         self, root: int, policy: Policy, sampler: Sampler, goes_on: Callable[[int], bool]
@@ -162,7 +166,7 @@ class Engine:
         begun = time.perf_counter()
         context = self.context.n_past
         room = self.ctx - 1 - context
-        if self.drafter is None or room < 1 or not policy.begin(context):
+        if self.drafter is None or room < 1 or not policy.begin(context, root):
             return self._plain_cycle(begun, root, policy, sampler, goes_on)
         draft = self.drafter.draft([*self._tokens, root], policy, room)
         choice = policy.choose(draft.tree)

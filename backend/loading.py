@@ -20,6 +20,7 @@ from specfit.planner import (
     CycleCost,
     FloatArray,
     Forecast,
+    Outlook,
     UnionByRows,
     cost_from_points,
 )
@@ -192,7 +193,7 @@ def _beliefs(info: GgufInfo, weights: FloatArray, measured: Measured | None) -> 
     if info.n_experts and measured is not None:
         unions = measured.union_by_rows(TREE_LIMIT)
         forecast = Forecast(info.n_layers, info.n_experts, info.n_experts_used, weights)
-    return Beliefs(Acceptance(), forecast, UnionByRows(unions), weights)
+    return Beliefs(Acceptance(), Outlook(), forecast, UnionByRows(unions), weights)
 
 
 def _recommended(options: LoadOptions, info: GgufInfo) -> Sampling:

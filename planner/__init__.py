@@ -10,6 +10,7 @@ from .experts import Bitsets, pack, union_per_layer
 from .forecast import ExpertForecast, Forecast
 from .livecost import LiveCost
 from .modes import make_policy
+from .outlook import Outlook
 from .policies import Choice, Outcome, Policy
 from .search import Plan, best_subtree
 from .spec import Spec
@@ -30,6 +31,7 @@ __all__ = [
     "IntArray",
     "LiveCost",
     "Outcome",
+    "Outlook",
     "Plan",
     "Policy",
     "Spec",

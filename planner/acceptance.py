@@ -1,88 +1,101 @@
 """From the head's probabilities to chances of being accepted.
 
-The head's probability of a token is not the target's. For every depth and band of probability we
-count how often a node whose parent was accepted was accepted itself, and answer with the posterior
-mean under a beta prior that expects the head to be right. Old counts fade, so that a change of
-subject or temperature is followed.
+The head's probability of a token is not the target's, let alone what the sampler makes of it. For
+every temperature the chance of a node, given that its parent is accepted, is
+
+    logit(chance) = a * logit(p) + b + c[depth]
+
+learned online by logistic regression (one Newton step a cycle) from a prior that believes the head.
+Bands of p with counts, which we had before, predict worse than the bare head does (LOG.md): what
+matters is the resolution, and two numbers do not need much to be learned.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .regression import RunningRegression
 from .tree import DraftTree, FloatArray
 
 DEPTHS = 8
-# Bands of the head's probability, equal in log-odds: what matters is how sure it is near 0 and 1.
-_EDGES = 1 / (1 + np.exp(-np.linspace(-4.5, 4.5, 10)))
-BANDS = len(_EDGES) + 1
-# Sightings that the prior weighs, and the count at which old ones have faded to half their weight.
-PRIOR = 12.0
-MEMORY = 400.0
+MEMORY = 1000.0
+# Prior deviations: of a, of b, of the depths' c.
+_DEVIATIONS = np.array([0.8, 0.8, *[0.4] * DEPTHS])
+_PRIOR = np.array([1.0, *[0.0] * (DEPTHS + 1)])
+# No probability counts as more certain than this.
+_SURE = 1e-4
 
 
 class Acceptance:
     """Calibrated chances, learned from verified nodes."""
 
     def __init__(self) -> None:
-        self._seen = np.zeros((DEPTHS, BANDS))
-        self._accepted = np.zeros((DEPTHS, BANDS))
-        # Mean chance of the best child of an accepted node, by depth: what one more level may give.
-        self._best = np.full(DEPTHS, 0.7)
+        self._temperature = 1.0
+        self._by_temperature: dict[float, RunningRegression] = {}
+
+    def heat(self, temperature: float) -> None:
+        """Turns to texts sampled at this temperature."""
+        self._temperature = round(temperature, 1)
 
     def conditional(self, tree: DraftTree) -> FloatArray:
         """float64 [n]: chance that a node is accepted given that its parent is; 1 for the root."""
-        depth, band = self._cells(tree)
-        seen = self._seen[depth, band]
-        chances = (PRIOR * tree.probs + self._accepted[depth, band]) / (PRIOR + seen)
+        chances = 1 / (1 + np.exp(-(_signals(tree) @ self._regression.theta)))
         chances[0] = 1.0
-        return np.minimum(chances, 1.0)
+        return chances
 
     def chances(self, tree: DraftTree) -> FloatArray:
         """float64 [n]: chance that a node is committed, the product along its path."""
         return tree.path_products(self.conditional(tree))
 
-    def next_level(self, depth: int) -> float:
-        """Chance to expect of the best child at `depth` (1 = the first drafted level)."""
-        return float(self._best[min(depth, DEPTHS) - 1])
-
     def learn(self, tree: DraftTree, path: list[int]) -> None:
         """Learns from a verified tree whose nodes `path` (root first) were accepted."""
         on_path = np.zeros(len(tree), np.bool_)
         on_path[path] = True
-        tried = np.flatnonzero(on_path[tree.parents])
-        tried = tried[tried > 0]
-        if not len(tried):
+        tried = on_path[tree.parents]
+        tried[0] = False
+        if not tried.any():
             return
-        depth, band = self._cells(tree)
-        fade = 0.5 ** (len(tried) / MEMORY)
-        self._seen *= fade
-        self._accepted *= fade
-        np.add.at(self._seen, (depth[tried], band[tried]), 1.0)
-        np.add.at(self._accepted, (depth[tried], band[tried]), on_path[tried].astype(np.float64))
+        x = _signals(tree)[tried]
+        scores = x @ self._regression.theta
+        chances = 1 / (1 + np.exp(-scores))
+        spread = np.maximum(chances * (1 - chances), 1e-3)
+        # The working response of a Newton step.
+        self._regression.learn(x, scores + (on_path[tried] - chances) / spread, spread)
 
-    def learn_level(self, tree: DraftTree) -> None:
-        """Learns from a freshly drafted last level how good the best child of a node is.
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """What was learned, to be kept for the pair of models."""
+        return {f"{t:.1f}": regression.state() for t, regression in self._by_temperature.items()}
 
-        Averages over parents weighted by their own chance: likely paths are those grown further.
-        """
-        depths = tree.depths
-        depth = int(depths[-1])
-        if depth == 0:
-            return
-        level = np.flatnonzero(depths == depth)
-        conditional = self.conditional(tree)
-        best: dict[int, float] = {}
-        for node in level:
-            parent = int(tree.parents[node])
-            best[parent] = max(best.get(parent, 0.0), float(conditional[node]))
-        weights = tree.path_products(conditional)[list(best)]
-        total = float(weights.sum())
-        if total > 0:
-            mean = float(weights @ np.array(list(best.values()))) / total
-            cell = min(depth, DEPTHS) - 1
-            self._best[cell] += 0.05 * (mean - self._best[cell])
+    def restore(self, state: dict[str, NDArray[np.float64]]) -> None:
+        """Takes over what `state` gave; raises ValueError if that is not so."""
+        for name, kept in state.items():
+            regression = _new_regression()
+            regression.restore(kept)
+            self._by_temperature[float(name)] = regression
 
-    def _cells(self, tree: DraftTree) -> tuple[np.ndarray, np.ndarray]:
-        depth = np.clip(tree.depths - 1, 0, DEPTHS - 1)
-        return depth, np.searchsorted(_EDGES, tree.probs)
+    @property
+    def _regression(self) -> RunningRegression:
+        """Of the present temperature; a new one begins with what the nearest has learned."""
+        known = self._by_temperature.get(self._temperature)
+        if known is None:
+            known = _new_regression()
+            if self._by_temperature:
+                nearest = min(self._by_temperature, key=lambda t: abs(t - self._temperature))
+                known = _new_regression(self._by_temperature[nearest].theta)
+            self._by_temperature[self._temperature] = known
+        return known
+
+
+def _new_regression(prior: FloatArray = _PRIOR) -> RunningRegression:
+    return RunningRegression(prior, _DEVIATIONS, MEMORY)
+
+
+def _signals(tree: DraftTree) -> FloatArray:
+    """float64 [n, 2 + DEPTHS]: logit of the head's probability, 1, and the depth as a flag."""
+    probs = np.clip(tree.probs, _SURE, 1 - _SURE)
+    x = np.zeros((len(tree), 2 + DEPTHS))
+    x[:, 0] = np.log(probs / (1 - probs))
+    x[:, 1] = 1.0
+    x[np.arange(len(tree)), 1 + np.clip(tree.depths, 1, DEPTHS)] = 1.0
+    return x

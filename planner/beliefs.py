@@ -13,6 +13,7 @@ import numpy as np
 from .acceptance import Acceptance
 from .experts import Bitsets, union_per_layer
 from .forecast import ExpertForecast, Forecast
+from .outlook import Outlook
 from .tree import DraftTree, FloatArray
 
 
@@ -32,13 +33,15 @@ class UnionByRows:
 
 @dataclass(frozen=True)
 class Beliefs:
-    """acceptance: chances of draft nodes. forecast: their experts; None for a dense model.
+    """acceptance: chances of draft nodes. outlook: of nodes not drafted yet. forecast: experts of
+    draft nodes; None for a dense model.
 
     unions:        unions by row count; all zero for a dense model.
     layer_weights: float64 [layer], what an expert of each layer costs; empty for a dense model.
     """
 
     acceptance: Acceptance
+    outlook: Outlook
     forecast: Forecast | None
     unions: UnionByRows
     layer_weights: FloatArray

@@ -1,22 +1,31 @@
-"""When to draft at all, and the long-run rate that plans are weighed against.
+"""When to draft, when to stop, and the long-run rate that plans are weighed against.
 
 The plan that maximises the throughput of a whole text maximises E(S) - rate * T(S) in every cycle,
-`rate` being the tokens per ms that the plan itself reaches (renewal reward). The same measure says
-what drafting was worth: its advantage over plain decoding, in ms of a cycle, is averaged, and while
-it is negative nothing is drafted, but for trials that take at most 1 % of the time, so that a
-change is noticed. Where not even drafts that are certain to be accepted pay, nothing is tried.
+`rate` being the tokens per ms that the plan itself reaches (renewal reward).
+
+Before every level there is a prediction of what it gains, in the measure of plans: an optimistic
+one, since it knows neither which children will come nor which experts they bring, and a pessimistic
+one, since only children that turn out well will be used. What the level and those behind it really
+gained is seen afterwards, so the prediction is calibrated by a regression, one for the first level
+and one for the further ones. Drafting goes on while the calibrated gain is positive. Where nothing
+is drafted nothing is learned: trials that take at most 1 % of the time make sure that a change is
+noticed. Where not even drafts that are certain to be accepted pay, nothing is tried.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from .cost import CycleCost
 from .livecost import LiveCost
+from .regression import RunningRegression
 
 TRIAL_SHARE = 0.01
-# A cycle's weight in the running means; a trial is rare and weighs more.
+# A cycle's weight in the running means.
 RATE_WEIGHT = 0.02
-ADVANTAGE_WEIGHT = 0.1
-TRIAL_WEIGHT = 0.3
+# Cycles after which one weighs half in the calibration of gains, and how precise one is (the inverse
+# of a variance in tokens squared).
+MEMORY, PRECISION = 200.0, 10.0
 # No head is right often enough for longer chains to be worth considering.
 LONGEST_CHAIN = 16
 
@@ -29,15 +38,14 @@ class DraftingRule:
         self._root_union = root_union
         self._max_rows = max_rows
         self._judged: tuple[CycleCost | None, bool] = (None, False)
-        cost = live.now
         self._tokens = 1.0
-        self._ms = self._plain_ms(cost)
-        # Hopeful at first, but one disappointing cycle is enough to change that.
-        self._advantage = 0.5 * float(cost.level_ms[0])
-        self._on_trial = False
+        self._ms = live.now.verify_ms(1, root_union)
+        prior, deviations = np.array([0.0, 1.0]), np.array([0.2, 0.5])
+        self._gains = [RunningRegression(prior, deviations, MEMORY) for _ in range(2)]
         self._trial_ms = 0.0
-        self._trial_cost = float(cost.level_ms[0])
+        self._trial_cost = float(live.now.level_ms[0])
         self._decoding_ms = 0.0
+        self._on_trial = False
 
     @property
     def rate(self) -> float:
@@ -51,26 +59,27 @@ class DraftingRule:
         """
         cost = self._live.now
         if self._judged[0] is not cost:
-            plain = 1 / self._plain_ms(cost)
+            plain = 1 / cost.verify_ms(1, self._root_union)
             lengths = range(1, min(LONGEST_CHAIN, self._max_rows - 1) + 1)
             pays = any((1 + n) / self._chain_ms(cost, n, planning_ms) > plain for n in lengths)
             self._judged = (cost, pays)
         return self._judged[1]
 
-    def begin(self, planning_ms: float) -> bool:
-        """Whether to draft in this cycle."""
-        if not self.may_draft(planning_ms):
-            return False
-        self._on_trial = self._advantage <= 0
+    def begins(self, gain: float) -> bool:
+        """Whether to draft in this cycle, whose first level is predicted to gain so many tokens."""
+        self._on_trial = self._calibrated(0, gain) <= 0
         if not self._on_trial:
             return True
         return self._trial_ms + self._trial_cost <= TRIAL_SHARE * self._decoding_ms
 
-    def weigh(self, committed: float, ms: float) -> None:
-        """Learns what drafting was worth: its plan was expected to commit `committed` in `ms`."""
-        advantage = (committed - 1) / self.rate - (ms - self._plain_ms(self._live.now))
-        weight = TRIAL_WEIGHT if self._on_trial else ADVANTAGE_WEIGHT
-        self._advantage += weight * (advantage - self._advantage)
+    def goes_on(self, gain: float) -> bool:
+        """Whether to draft one more level, predicted to gain so many tokens."""
+        return self._calibrated(1, gain) > 0
+
+    def learn_gain(self, level: int, predicted: float, gained: float) -> None:
+        """Learns what drafting from this level on, the first one being 0, has really gained."""
+        x, y = np.array([[1.0, predicted]]), np.array([gained])
+        self._gains[level > 0].learn(x, y, np.array([PRECISION]))
 
     def learn(self, committed: int, ms: float, draft_ms: float) -> None:
         """Learns from a finished cycle: tokens, its time as predicted, and what drafting took."""
@@ -81,8 +90,9 @@ class DraftingRule:
             self._trial_ms += draft_ms
             self._trial_cost = draft_ms
 
-    def _plain_ms(self, cost: CycleCost) -> float:
-        return cost.verify_ms(1, self._root_union)
+    def _calibrated(self, level: int, gain: float) -> float:
+        offset, slope = self._gains[level].theta
+        return float(offset + slope * gain)
 
     def _chain_ms(self, cost: CycleCost, drafts: int, planning_ms: float) -> float:
         """A cycle that drafts a chain of so many tokens, which bring no experts."""

@@ -97,7 +97,7 @@ class Static(Baseline):
         super().__init__(beliefs, max_rows)
         self.shape = set(shape)
 
-    def begin(self, context: int) -> bool:
+    def begin(self, context: int, root: int) -> bool:
         return bool(self.shape)
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:

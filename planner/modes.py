@@ -9,8 +9,13 @@ from .policies import Chain, Eagle3, Off, Policy
 from .spec import Spec
 
 
-def make_policy(spec: Spec, beliefs: Beliefs, live: LiveCost, max_rows: int) -> Policy:
-    """The policy that `spec` names, planning for the machine of `live`."""
+def make_policy(
+    spec: Spec, beliefs: Beliefs, live: LiveCost, max_rows: int, observe_ms: float = 0.0
+) -> Policy:
+    """The policy that `spec` names, planning for the machine of `live`.
+
+    observe_ms: what observing a decode's experts takes.
+    """
     match spec.mode:
         case "off":
             return Off(beliefs, max_rows)
@@ -20,4 +25,6 @@ def make_policy(spec: Spec, beliefs: Beliefs, live: LiveCost, max_rows: int) -> 
             return Eagle3(beliefs, max_rows, *spec.numbers)
         case mode:
             by_count, ratio = mode == "count", mode == "specfit:ratio"
-            return Planned(beliefs, live, max_rows, by_count=by_count, ratio=ratio)
+            return Planned(
+                beliefs, live, max_rows, by_count=by_count, ratio=ratio, observe_ms=observe_ms
+            )

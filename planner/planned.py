@@ -22,6 +22,10 @@ BRANCHING = 8
 PLANNING_SHARE = 0.01
 STATE_MS = 0.02
 DEEPEST = 16
+# Observing experts may take this share of the time, and so much at first.
+LOOKING_SHARE = 0.005
+FIRST_LOOKS_MS = 30.0
+CERTAIN: FloatArray = np.ones(1)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Planned:
         *,
         by_count: bool = False,
         ratio: bool = False,
+        observe_ms: float = 0.0,
     ) -> None:
         self.beliefs = beliefs
         self.live = live
@@ -63,53 +68,72 @@ class Planned:
         self._forecast = None if by_count else beliefs.forecast
         self.ratio = ratio
         self.planning_ms = FIRST_PLANNING_MS
-        self.rule = DraftingRule(live, float(beliefs.expected_unions[1]), self.max_rows)
+        self._observe_ms = observe_ms
         self._rows_before = 1
         self._context = 0
+        self._root_union = float(beliefs.expected_unions[1])
+        self.rule = DraftingRule(live, self._root_union, self.max_rows)
         self._widths: tuple[int, ...] = ()
         self._newest: tuple[_Expected, Plan] | None = None
+        # Of the levels of this cycle: predicted gain, and the value of the best plan before.
+        self._hopes: list[tuple[float, float]] = []
         self._unseen = LOOK_EVERY
+        self._time_ms = self._looking_ms = 0.0
 
     @property
     def may_draft(self) -> bool:
         return self.rule.may_draft(self.planning_ms)
 
-    def begin(self, context: int) -> bool:
+    def begin(self, context: int, root: int) -> bool:
         self._context = context
         self._widths = ()
         self._newest = None
-        return self.rule.begin(self.planning_ms)
+        self._hopes.clear()
+        if not self.rule.may_draft(self.planning_ms):
+            return False
+        # A chain of one draft that brings no experts.
+        hoped = float(self.beliefs.outlook.best_child(np.array([root]), CERTAIN)[0])
+        plain_ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
+        draft_ms = self.live.verify_ms(2, self._root_union, context, self._rows_before)
+        draft_ms += self.live.now.draft_ms((0,)) + self.planning_ms
+        plain = self._worth(1.0, plain_ms)
+        gain = self._worth(1.0 + hoped, draft_ms) - plain
+        self._hopes.append((gain, plain))
+        return self.rule.begins(gain)
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
         depth = int(tree.depths[-1])
         if depth == 0:
             self._widths = (0,)
             return np.zeros(1, np.int32), BRANCHING
-        acceptance = self.beliefs.acceptance
-        acceptance.learn_level(tree)
-        now = self._expected(tree)
+        conditional = self.beliefs.acceptance.conditional(tree)
+        self.beliefs.outlook.learn(tree, conditional)
+        now = self._expected(tree, conditional)
         plan = self._best(now, self._widths)
         self._newest = (now, plan)
         if depth >= min(room, DEEPEST):
             return NOTHING, 0
-        # One more level at its most favourable: each node gets a child at the usual chance, whose
-        # experts are all there already.
+        # One more level: each node gets the child to expect, whose experts are all there already.
         frontier = np.flatnonzero(tree.depths == depth).astype(np.int32)
-        hoped = np.full(len(frontier), acceptance.next_level(depth + 1))
+        hoped = self.beliefs.outlook.best_child(tree.tokens[frontier], conditional[frontier])
         wider = self._best(_with_hopes(now, frontier, hoped), (*self._widths, len(frontier)))
-        if self._value(wider) <= self._value(plan):
-            return NOTHING, 0
         nodes = frontier[wider.keep[len(tree) :]]
+        value = self._value(plan)
+        gain = self._value(wider) - value
+        if not len(nodes) or not self.rule.goes_on(gain):
+            return NOTHING, 0
+        self._hopes.append((gain, value))
         self._widths = (*self._widths, len(nodes))
         return nodes, BRANCHING
 
     def choose(self, tree: DraftTree) -> Choice:
         if self._newest is None or self._newest[0].tree is not tree:
-            expected = self._expected(tree)
+            expected = self._expected(tree, self.beliefs.acceptance.conditional(tree))
             self._newest = (expected, self._best(expected, self._widths))
         expected, plan = self._newest
-        if len(tree) > 1:
-            self.rule.weigh(plan.committed, plan.ms)
+        value = self._value(plan)
+        for level, (predicted, before) in enumerate(self._hopes):
+            self.rule.learn_gain(level, predicted, value - before)
         chances = expected.chances[plan.keep]
         if expected.forecast is None:
             union = float(self.beliefs.expected_unions[len(chances)])
@@ -119,33 +143,42 @@ class Planned:
 
     def looks(self, tree: DraftTree) -> bool:
         self._unseen += 1
+        if self._looking_ms + self._observe_ms > LOOKING_SHARE * self._time_ms + FIRST_LOOKS_MS:
+            return False
         news = self._forecast is not None and not self._forecast.knows(tree.tokens)
         return news or (len(tree) > 1 and self._unseen > LOOK_EVERY)
 
     def learn(self, outcome: Outcome) -> None:
         if outcome.experts is not None:
             self._unseen = 0
+            self._looking_ms += self._observe_ms
         choice = outcome.choice
         self.beliefs.learn(outcome.tree, outcome.path, choice.forecast, outcome.experts)
         ms = len(outcome.widths) * self.planning_ms + self.live.now.draft_ms(outcome.widths)
         rows = min(outcome.rows, self.live.now.max_rows)
         ms += self.live.verify_ms(rows, choice.union, outcome.context, self._rows_before)
         self.rule.learn(len(outcome.path), ms, outcome.draft_ms + outcome.plan_ms)
+        self._time_ms += ms
         self._rows_before = rows
         self.planning_ms = followed(self.planning_ms, outcome)
 
     def learn_plain(self, context: int) -> None:
-        root = float(self.beliefs.expected_unions[1])
-        self.rule.learn(1, self.live.verify_ms(1, root, context, self._rows_before), 0.0)
+        ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
+        self.rule.learn(1, ms, 0.0)
+        self._time_ms += ms
         self._rows_before = 1
 
     def _value(self, plan: Plan) -> float:
-        if self.ratio:
-            return plan.committed / plan.ms
-        return plan.committed - self.rule.rate * plan.ms
+        return self._worth(plan.committed, plan.ms)
 
-    def _expected(self, tree: DraftTree) -> _Expected:
-        chances = self.beliefs.acceptance.chances(tree)
+    def _worth(self, committed: float, ms: float) -> float:
+        """A cycle's worth in tokens: for the ratio, those of a plain decode's time."""
+        if self.ratio:
+            return committed / ms * self.live.verify_ms(1, self._root_union, self._context, 1)
+        return committed - self.rule.rate * ms
+
+    def _expected(self, tree: DraftTree, conditional: FloatArray) -> _Expected:
+        chances = tree.path_products(conditional)
         forecast = None if self._forecast is None else self._forecast.of(tree)
         return _Expected(tree, chances, forecast, self._folded_cost(forecast))
 

@@ -82,8 +82,8 @@ class Policy(Protocol):
     @property
     def may_draft(self) -> bool: ...
 
-    def begin(self, context: int) -> bool:
-        """Whether to draft in this cycle, behind `context` tokens of committed text."""
+    def begin(self, context: int, root: int) -> bool:
+        """Whether to draft behind the token `root`, before which `context` tokens are committed."""
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
         """Nodes of the last level to grow, and into how many children; no nodes: stop drafting.
@@ -115,7 +115,7 @@ class Baseline:
         self.planning_ms = FIRST_PLANNING_MS
         self._unseen = LOOK_EVERY  # drafted cycles since the last look; the first is looked at
 
-    def begin(self, context: int) -> bool:
+    def begin(self, context: int, root: int) -> bool:
         return True
 
     def looks(self, tree: DraftTree) -> bool:
@@ -142,7 +142,7 @@ class Off(Baseline):
 
     may_draft = False
 
-    def begin(self, context: int) -> bool:
+    def begin(self, context: int, root: int) -> bool:
         return False
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:

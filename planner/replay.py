@@ -102,7 +102,7 @@ def _cycle(
 ) -> ReplayedCycle:
     step, room = steps[0], len(steps)
     context, weights = step.context, cost.layer_weights
-    if not policy.begin(context):
+    if not policy.begin(context, int(step.tree.tokens[0])):
         union = float(weights @ union_per_layer(step.experts[:1]))
         ms = cost.verify_ms(1, union)
         predicted = live.verify_ms(1, union, context, rows_before)

@@ -1,0 +1,64 @@
+"""What one more level may bring: how good the best child of a node will be, before it is drafted.
+
+Some tokens nearly decide what follows them, others leave everything open; and a head that was sure
+of a token tends to be sure of the next one. The mean chance of a token's best child, and the node's
+own chance, give the outlook by a regression learned online.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .regression import RunningRegression
+from .tree import DraftTree, FloatArray, IntArray
+
+# Sightings of a token that weigh as much as the mean of all tokens, and how many count at most.
+SHRINKAGE, MOST = 3.0, 50.0
+MEMORY = 1000.0
+# At first: half of a token's own mean, half of what is usual.
+_PRIOR = np.array([0.25, 0.5, 0.1])
+_DEVIATIONS = np.array([0.3, 0.3, 0.3])
+
+
+class Outlook:
+    """Chances of best children, learned from drafted levels."""
+
+    def __init__(self) -> None:
+        self._mean = 0.5
+        self._sums = np.zeros(0)
+        self._seen = np.zeros(0)
+        self._regression = RunningRegression(_PRIOR, _DEVIATIONS, MEMORY)
+
+    def best_child(self, tokens: IntArray, chances: FloatArray) -> FloatArray:
+        """float64 [m]: chance to expect of the best child behind each of some nodes, given that
+        they are accepted; chances [m] are their own, given their parents."""
+        hoped = self._signals(tokens, chances) @ self._regression.theta
+        return np.clip(hoped, 0.01, 0.99)
+
+    def learn(self, tree: DraftTree, conditional: FloatArray) -> None:
+        """Learns from the last level of `tree`, freshly drafted, by its nodes' chances [n]."""
+        level = tree.depths == tree.depths[-1]
+        parents, where = np.unique(tree.parents[level], return_inverse=True)
+        best = np.zeros(len(parents))
+        np.maximum.at(best, where, conditional[level])
+        tokens = tree.tokens[parents]
+        # Likely nodes are those that get grown further.
+        weights = 10 * tree.path_products(conditional)[parents]
+        self._regression.learn(self._signals(tokens, conditional[parents]), best, weights)
+        self._mean += 0.02 * (float(best.mean()) - self._mean)
+        crowded = self._seen[tokens] >= MOST
+        self._sums[tokens[crowded]] *= 1 - 1 / MOST
+        self._seen[tokens[crowded]] -= 1
+        np.add.at(self._sums, tokens, best)
+        np.add.at(self._seen, tokens, 1.0)
+
+    def _signals(self, tokens: IntArray, chances: FloatArray) -> FloatArray:
+        self._reserve(int(tokens.max()) + 1)
+        own = (self._sums[tokens] + SHRINKAGE * self._mean) / (self._seen[tokens] + SHRINKAGE)
+        return np.column_stack([np.ones(len(tokens)), own, chances])
+
+    def _reserve(self, n: int) -> None:
+        if n > len(self._sums):
+            more = max(n, 2 * len(self._sums)) - len(self._sums)
+            self._sums = np.concatenate([self._sums, np.zeros(more)])
+            self._seen = np.concatenate([self._seen, np.zeros(more)])

@@ -1,0 +1,49 @@
+"""Linear regression that is learned as it goes, and forgets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .tree import FloatArray
+
+
+class RunningRegression:
+    """y = x . theta, with a normal prior to which old observations fade.
+
+    theta: float64 [k], the present estimate.
+    """
+
+    def __init__(self, prior: FloatArray, deviations: FloatArray, memory: float) -> None:
+        """prior, deviations: float64 [k], theta's means and standard deviations a priori, for
+        observations of variance 1 / weight. memory: observations after which one weighs half."""
+        self._precision0 = np.diag(1 / np.square(deviations))
+        self._information0 = self._precision0 @ prior
+        self._precision, self._information = self._precision0.copy(), self._information0.copy()
+        self._memory = memory
+        self.theta: FloatArray = np.array(prior, np.float64)
+
+    def learn(self, x: FloatArray, y: FloatArray, weights: FloatArray) -> None:
+        """Learns from x [m, k], y [m], weights [m]."""
+        keep = 0.5 ** (len(y) / self._memory)
+        weighted = x * weights[:, None]
+        self._precision += (keep - 1) * (self._precision - self._precision0) + weighted.T @ x
+        self._information += (keep - 1) * (self._information - self._information0) + y @ weighted
+        self.theta = _solved(self._precision, self._information)
+
+    def state(self) -> FloatArray:
+        """float64 [k + 1, k]: what was learned, to be kept."""
+        return np.vstack([self._precision, self._information])
+
+    def restore(self, state: FloatArray) -> None:
+        """Takes over what `state` gave. Raises ValueError if it is of another regression."""
+        if state.shape != (len(self.theta) + 1, len(self.theta)) or not np.isfinite(state).all():
+            raise ValueError("the kept state of a regression has another shape")
+        self._precision, self._information = state[:-1].copy(), state[-1].copy()
+        try:
+            self.theta = _solved(self._precision, self._information)
+        except np.linalg.LinAlgError as error:
+            raise ValueError("the kept state of a regression is singular") from error
+
+
+def _solved(precision: FloatArray, information: FloatArray) -> FloatArray:
+    return np.asarray(np.linalg.solve(precision, information), np.float64)
