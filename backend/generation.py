@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specfit.planner import Policy
 
-from .report import CycleMeans, CycleReport, Report
+from .report import CycleReport, CycleSums, Report
 from .sampling import Sampler
 from .text import TextStream
 
@@ -41,11 +41,12 @@ class Generation:
         self._stream = TextStream(stop)
         self._text: list[str] = []
         self._fresh: list[str] = []  # text of the present cycle
-        self._cycles: list[CycleReport] = []
+        self._sums = CycleSums()
         self._finish_reason = ""
         self._stop_asked = False
         self._ttft = self._seconds = 0.0
         self.tokens: list[int] = []  # generated, an ending token included
+        self.cycles: list[CycleReport] = []
 
     def stop(self) -> None:
         """Ends the answer after the present cycle; may be called from another thread."""
@@ -53,7 +54,8 @@ class Generation:
 
     @property
     def report(self) -> Report:
-        cycles = self._cycles
+        sums = self._sums
+        sums.add(self.cycles[sums.cycles :])
         return Report(
             text="".join(self._text),
             finish_reason=self._finish_reason,
@@ -61,10 +63,10 @@ class Generation:
             completion_tokens=len(self.tokens),
             ttft_ms=self._ttft * 1e3,
             seconds=self._seconds,
-            cycles=len(cycles),
-            drafted=sum(c.drafted for c in cycles),
-            accepted=sum(c.accepted for c in cycles),
-            means=CycleMeans.of(cycles),
+            cycles=sums.cycles,
+            drafted=sums.drafted,
+            accepted=sums.accepted,
+            means=sums.means,
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -82,7 +84,7 @@ class Generation:
         yield from self._released()
         while going and not self._stop_asked:
             cycle = self._engine.cycle(root, self._policy, self._sampler, self._take)
-            self._cycles.append(cycle.report)
+            self.cycles.append(cycle.report)
             root = cycle.tokens[-1]
             going = not self._finish_reason
             self._seconds = time.perf_counter() - first

@@ -51,23 +51,41 @@ class CycleMeans:
     predicted_committed: float = 0.0
     measured_committed: float = 0.0
 
-    @classmethod
-    def of(cls, cycles: Sequence[CycleReport]) -> CycleMeans:
-        if not cycles:
-            return cls()
 
-        def mean(values: Sequence[float]) -> float:
-            return sum(values) / len(values) if values else 0.0
+class CycleSums:
+    """Running sums over cycles: their means at any moment, for the price of those added since."""
 
-        committed = mean([c.committed for c in cycles])
-        same_name = {f.name for f in fields(CycleReport)} & {f.name for f in fields(cls)}
-        means = {name: mean([getattr(c, name) for c in cycles]) for name in same_name}
-        return cls(
+    def __init__(self) -> None:
+        self.cycles = self.drafted = self.accepted = 0
+        self._sums = dict.fromkeys(_AVERAGED, 0.0)
+
+    def add(self, cycles: Sequence[CycleReport]) -> None:
+        self.cycles += len(cycles)
+        self.drafted += sum(cycle.drafted for cycle in cycles)
+        self.accepted += sum(cycle.accepted for cycle in cycles)
+        for name in self._sums:
+            self._sums[name] += sum(getattr(cycle, name) for cycle in cycles)
+
+    @property
+    def means(self) -> CycleMeans:
+        if not self.cycles:
+            return CycleMeans()
+        means = {name: total / self.cycles for name, total in self._sums.items()}
+        rows, committed = means.pop("rows"), means.pop("committed")
+        return CycleMeans(
             **means,
             mean_acceptance_length=committed,
-            rows_per_cycle=mean([c.rows for c in cycles]),
+            rows_per_cycle=rows,
             measured_committed=committed,
         )
+
+
+# What a cycle's report and the means call by the same name, and two that they do not.
+_AVERAGED = (
+    *({f.name for f in fields(CycleReport)} & {f.name for f in fields(CycleMeans)}),
+    "rows",
+    "committed",
+)
 
 
 @dataclass(frozen=True)
