@@ -79,6 +79,8 @@ class Context:
         self._finalizer = weakref.finalize(self, llama.llama_free, handle)
         for tap in self.taps:
             library.set_layer_input(handle, tap, True)
+        self._feature_places: list[int] = []
+        self._features: Features | None = None
         self._batch = _Batch(BATCH, n_seq)
         self.n_past = 0
         # How much of the committed text each sequence holds; sequence 0 holds all of it.
@@ -91,12 +93,12 @@ class Context:
     def decode_prompt(
         self, tokens: Sequence[int], goes_on: Callable[[], bool] = lambda: True
     ) -> list[Features]:
-        """Appends `tokens` to sequence 0; the last one's logits become row -1.
+        """Appends `tokens` to sequence 0, in batches; the last one's logits become row -1.
 
         goes_on: asked before every batch; False ends it there, with `n_past` saying how far it got.
-        Returns the features of each batch, float32 [m, taps * n_embd]; empty without taps.
+        Returns the features of the last batch, in a list; nothing without taps.
         """
-        features: list[Features] = []
+        chunk: Sequence[int] = ()
         for start in range(0, len(tokens), BATCH):
             if not goes_on():
                 break
@@ -105,9 +107,7 @@ class Context:
             self._batch.fill_chain(chunk, self.n_past, output_last=last)
             self._decode()
             self.n_past += len(chunk)
-            if self.taps:
-                features.append(self.features(len(chunk)))
-        return features
+        return [self.features(len(chunk))] if self.taps and chunk else []
 
     def decode_token(self, token: int) -> None:
         """Decodes one token and commits it: plain decoding. Its logits become row 0."""
@@ -146,13 +146,28 @@ class Context:
         self._held = [min(held, self.n_past) for held in self._held]
 
     def features(self, rows: int) -> Features:
-        """float32 [rows, taps * n_embd]: inputs of the tapped layers in the last decode."""
-        width = self.model.n_embd
-        out = np.empty((rows, len(self.taps) * width), np.float32)
-        for i, tap in enumerate(self.taps):
-            inputs = library.get_layer_input(self.handle, tap)
-            out[:, i * width : (i + 1) * width] = np.ctypeslib.as_array(inputs, (rows, width))
-        return out
+        """float32 [rows, taps, n_embd]: inputs of the tapped layers in the last decode.
+
+        A view of llama.cpp's own memory, where it can be: the next decode overwrites it.
+        """
+        inputs = [library.get_layer_input(self.handle, tap) for tap in self.taps]
+        places = [ctypes.addressof(layer.contents) for layer in inputs]
+        if places != self._feature_places:
+            self._feature_places, self._features = places, self._feature_view(inputs, places)
+        if self._features is not None:
+            return self._features[:rows]
+        shape = (rows, self.model.n_embd)
+        return np.stack([np.ctypeslib.as_array(layer, shape) for layer in inputs], 1)
+
+    def _feature_view(
+        self, inputs: Sequence[ctypes._Pointer[ctypes.c_float]], places: Sequence[int]
+    ) -> Features | None:
+        """[BATCH, taps, n_embd]: all tapped layers as one array, if llama.cpp laid them out so."""
+        size = BATCH * self.model.n_embd
+        if any(place != places[0] + 4 * size * i for i, place in enumerate(places)):
+            return None
+        layers = np.ctypeslib.as_array(inputs[0], (len(inputs), BATCH, self.model.n_embd))
+        return layers.transpose(1, 0, 2)
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """float32 [n_vocab]: logits of a row of the last decode (a copy)."""

@@ -2,7 +2,8 @@
 
 The head's KV cache holds pairs (feature of token i, token i + 1) of committed text. It catches up
 lazily: features of committed tokens are kept here, and its forward over them runs when drafting
-resumes, so that plain decoding pays a copy a token and nothing else.
+resumes, so that the first token of an answer does not wait for the head, and plain decoding pays a
+copy a token. Only where more than PENDING positions wait does the head take them before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ import numpy as np
 from specfit.models.eagle3 import Eagle3Head
 from specfit.planner import DraftTree, Policy
 
-from .context import Features
+from .context import BATCH, Features
+
+# Positions whose features are kept for the head: 12 MB for a model of width 2048.
+PENDING = BATCH
 
 
 @dataclass(frozen=True)
@@ -34,24 +38,32 @@ class Draft:
 class Drafter:
     def __init__(self, head: Eagle3Head) -> None:
         self.head = head
-        self._pending: list[Features] = []
+        self._features = np.empty((PENDING, head.n_features), np.float32)
+        self._n_pending = 0
 
     @property
     def n_known(self) -> int:
         """Positions, from the first on, whose features the head has or can still be given."""
-        return self.head.n_pairs + sum(len(block) for block in self._pending)
+        return self.head.n_pairs + self._n_pending
 
-    def remember(self, features: Features) -> None:
-        """Features [m, taps * n_embd] of the next m committed tokens."""
-        self._pending.append(features)
+    def remember(self, features: Features, text: Sequence[int] = ()) -> None:
+        """Copies the features [m, taps, n_embd] of the next m committed tokens.
+
+        text: the committed text up to them. Without it the head cannot catch up, and all are kept.
+        """
+        size = self._n_pending + len(features)
+        if size > len(self._features):
+            if len(text) > self.n_known:
+                self._catch_up(text)
+                size = len(features)
+            self._reserve(size)
+        self._features[self._n_pending : size] = features.reshape(len(features), -1)
+        self._n_pending = size
 
     def truncate(self, n: int) -> None:
         """Forgets positions from `n` on."""
-        if n < self.head.n_pairs:
-            self.head.truncate(n)
-            self._pending.clear()
-        elif self._pending:
-            self._pending = [np.concatenate(self._pending)[: n - self.head.n_pairs]]
+        self.head.truncate(n)
+        self._n_pending = max(0, min(self._n_pending, n - self.head.n_pairs))
 
     def draft(self, text: Sequence[int], policy: Policy, room: int) -> Draft:
         """Candidates for the continuation of `text`, whose last token is the root.
@@ -80,11 +92,17 @@ class Drafter:
         return Draft(tree, spent * 1e3, tuple(widths))
 
     def _catch_up(self, text: Sequence[int]) -> None:
-        if self._pending:
-            features = np.concatenate(self._pending)
-            done = self.head.n_pairs
-            self.head.commit(features, np.array(text[done + 1 : done + 1 + len(features)]))
-            self._pending.clear()
+        """Gives the head all that it lacks; `text` goes on for at least a token behind that."""
+        n, done = self._n_pending, self.head.n_pairs
+        if n:
+            self._n_pending = 0
+            self.head.commit(self._features[:n], text[done + 1 : done + 1 + n])
+
+    def _reserve(self, n: int) -> None:
+        if n > len(self._features):
+            grown = np.empty((max(n, 2 * len(self._features)), self.head.n_features), np.float32)
+            grown[: self._n_pending] = self._features[: self._n_pending]
+            self._features = grown
 
     def _children(
         self, tree: DraftTree, nodes: np.ndarray, branching: int, slots: dict[int, int]

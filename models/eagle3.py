@@ -142,6 +142,11 @@ class Eagle3Head:
         return self._config.taps
 
     @property
+    def n_features(self) -> int:
+        """Floats of a token's features, those of all taps together."""
+        return self._weights.fc.shape[0]
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of the weights that a drafted level reads."""
         weights = self._weights
