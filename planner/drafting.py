@@ -23,8 +23,8 @@ from .regression import RunningRegression
 TRIAL_SHARE = 0.01
 # A cycle's weight in the running means.
 RATE_WEIGHT = 0.02
-# Cycles after which one weighs half in the calibration of gains, and how precise one is (the inverse
-# of a variance in tokens squared).
+# In the calibration of gains: cycles after which one weighs half, and how precise one is (the
+# inverse of a variance in tokens squared).
 MEMORY, PRECISION = 200.0, 10.0
 # No head is right often enough for longer chains to be worth considering.
 LONGEST_CHAIN = 16

@@ -1,0 +1,208 @@
+"""When the modes draft, and what they verify."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specfit.planner import (
+    Acceptance,
+    Beliefs,
+    CycleCost,
+    DraftTree,
+    Forecast,
+    LiveCost,
+    Outcome,
+    Outlook,
+    Policy,
+    Spec,
+    UnionByRows,
+    make_policy,
+    pack,
+)
+from specfit.planner.drafting import DraftingRule
+
+
+def cost(
+    row_ms: float,
+    *,
+    fixed_ms: float = 20.0,
+    expert_ms: float = 0.0,
+    draft_ms: float = 0.5,
+    layers: int = 4,
+) -> CycleCost:
+    rows_ms = fixed_ms + row_ms * np.arange(65)
+    return CycleCost(rows_ms, np.full(65, expert_ms), np.ones(layers), np.array([draft_ms]))
+
+
+def live(table: CycleCost) -> LiveCost:
+    return LiveCost(table, follows=False)
+
+
+def dense_beliefs() -> Beliefs:
+    return Beliefs(Acceptance(), Outlook(), None, UnionByRows(np.zeros(65)), np.zeros(0))
+
+
+def policy_of(spec: str, table: CycleCost) -> Policy:
+    return make_policy(Spec.parse(spec), dense_beliefs(), live(table), 64)
+
+
+class TestDraftingRule:
+    def run(self, rule: DraftingRule, cycles: int, gained: float) -> int:
+        """Cycles that drafted, in a text where drafting gains `gained` tokens and promises 0.5."""
+        drafted = 0
+        for _ in range(cycles):
+            if rule.begins(0.5):
+                drafted += 1
+                rule.learn_gain(0, 0.5, gained)
+                rule.learn(1, 26.0, draft_ms=1.0)
+            else:
+                rule.learn(1, 25.0, draft_ms=0.0)
+        return drafted
+
+    def test_sees_where_certain_drafts_would_lose(self) -> None:
+        assert not DraftingRule(live(cost(25.0, fixed_ms=0.0)), 0.0, 64).may_draft(0.1)
+        assert DraftingRule(live(cost(1.0)), 0.0, 64).may_draft(0.1)
+
+    def test_planning_that_takes_too_long_forbids_drafting(self) -> None:
+        table = cost(1.0, fixed_ms=1.0)
+        assert DraftingRule(live(table), 0.0, 64).may_draft(0.0)
+        assert not DraftingRule(live(table), 0.0, 64).may_draft(5.0)
+
+    def test_stops_after_disappointment_and_then_only_tries(self) -> None:
+        # 1 % of 25 s are 250 trials of 1 ms; it must keep trying, within that.
+        assert 3 <= self.run(DraftingRule(live(cost(5.0)), 0.0, 64), 1000, gained=-0.3) <= 280
+
+    def test_a_change_for_the_better_is_noticed(self) -> None:
+        rule = DraftingRule(live(cost(5.0)), 0.0, 64)
+        self.run(rule, 300, gained=-0.3)
+        self.run(rule, 300, gained=0.5)
+        assert self.run(rule, 100, gained=0.5) == 100
+
+    def test_predictions_that_are_always_too_low_are_corrected(self) -> None:
+        rule = DraftingRule(live(cost(5.0)), 0.0, 64)
+        assert not rule.goes_on(-0.1)
+        for gain in np.linspace(-0.3, 0.3, 100):
+            rule.learn_gain(1, float(gain), float(gain) + 0.2)
+        assert rule.goes_on(-0.1)
+        assert not rule.goes_on(-0.4)
+
+
+class TestPolicies:
+    def draft(self, policy: Policy, prob: float, room: int) -> DraftTree | None:
+        """All candidates of a head whose best child always has chance `prob`."""
+        if not policy.begin(0, 0):
+            return None
+        tree = DraftTree.of_root(0)
+        while True:
+            nodes, branching = policy.expand(tree, room)
+            if not len(nodes):
+                return tree
+            ranks = prob * (1 - prob) ** np.arange(branching)
+            tree = tree.grown(
+                np.repeat(nodes, branching),
+                np.tile(np.arange(branching, dtype=np.int32), len(nodes)),
+                np.tile(ranks, len(nodes)),
+            )
+
+    def grow(self, spec: str, prob: float, table: CycleCost, *, room: int = 30) -> DraftTree:
+        """What the mode verifies, after some cycles to learn from."""
+        policy, rng = policy_of(spec, table), np.random.default_rng(0)
+        verified = DraftTree.of_root(0)
+        for _ in range(50):
+            candidates = self.draft(policy, prob, room)
+            if candidates is None:
+                policy.learn_plain(0)
+                verified = DraftTree.of_root(0)
+                continue
+            choice = policy.choose(candidates)
+            verified = candidates.subtree(choice.keep)
+            path = [0]
+            while (below := np.flatnonzero(verified.parents == path[-1])).size:
+                hits = below[rng.random(len(below)) < verified.probs[below]]
+                if not len(hits):
+                    break
+                path.append(int(hits[0]))
+            widths = (0,) * int(candidates.depths[-1])
+            policy.learn(Outcome(verified, path, choice, widths, 0, None, 0.5, 0.1, 20.0))
+        return verified
+
+    def test_a_chain_is_as_long_as_asked(self) -> None:
+        tree = self.grow("chain:3", 0.5, cost(1.0))
+        assert tree.parents.tolist() == [-1, 0, 1, 2]
+
+    def test_eagle3_keeps_the_best_nodes_with_their_ancestors(self) -> None:
+        tree = self.grow("eagle3:31", 0.6, cost(1.0))
+        assert len(tree) == 31
+        assert tree.depths.max() > 3
+
+    def test_eagle3_paths_may_be_one_longer_than_its_expansions(self) -> None:
+        tree = self.grow("eagle3:60:2:3", 0.99, cost(1.0))
+        assert tree.depths.max() == 3
+        assert len(tree) == 1 + 3 + 9 + 9
+
+    def test_a_tree_never_reaches_past_the_context(self) -> None:
+        for spec in ("chain:8", "eagle3:60", "specfit"):
+            assert self.grow(spec, 0.9, cost(0.1), room=2).depths.max() <= 2
+
+    def test_cheap_rows_make_large_trees_and_dear_rows_small_ones(self) -> None:
+        machines = [cost(0.2), cost(4.0), cost(30.0), cost(20.0, fixed_ms=0.0)]
+        sizes = [len(self.grow("specfit", 0.8, machine)) for machine in machines]
+        assert sizes == sorted(sizes, reverse=True)
+        assert sizes[0] > 4
+        assert sizes[-1] == 1
+
+    def test_both_objectives_agree_where_every_cycle_is_alike(self) -> None:
+        for row_ms in (0.5, 3.0):
+            sizes = [
+                len(self.grow(spec, 0.9, cost(row_ms))) for spec in ("specfit", "specfit:ratio")
+            ]
+            assert abs(sizes[0] - sizes[1]) <= max(2, 0.3 * sizes[0])
+
+    def test_experts_in_use_are_free_and_new_ones_are_not(self) -> None:
+        forecast = Forecast(2, 128, 2, np.ones(2))
+        both = DraftTree(
+            np.array([-1, 0], np.int32), np.array([1, 2], np.int32), np.array([1, 0.5])
+        )
+        for _ in range(5):
+            forecast.learn(both, None, pack(np.array([[[1, 2], [1, 2]]] * 2), 128))
+            forecast.learn(DraftTree.of_root(3), None, pack(np.array([[[5, 6], [5, 6]]]), 128))
+        beliefs = Beliefs(
+            Acceptance(), Outlook(), forecast, UnionByRows(np.full(65, 2.0)), np.ones(2)
+        )
+        dear_experts = cost(0.0, expert_ms=5.0, draft_ms=0.1, layers=2)
+        policy = make_policy(Spec.parse("specfit"), beliefs, live(dear_experts), 64)
+        tree = DraftTree(
+            np.array([-1, 0, 0], np.int32), np.array([1, 2, 3], np.int32), np.array([1, 0.4, 0.4])
+        )
+        assert policy.choose(tree).keep.tolist() == [True, True, False]
+
+    def test_looks_at_experts_take_half_a_percent_of_the_time(self) -> None:
+        beliefs = Beliefs(
+            Acceptance(),
+            Outlook(),
+            Forecast(2, 128, 2, np.ones(2)),
+            UnionByRows(np.full(65, 2.0)),
+            np.ones(2),
+        )
+        policy = make_policy(Spec.parse("specfit"), beliefs, live(cost(1.0, layers=2)), 64, 5.0)
+        seen = 0
+        for token in range(5000):
+            tree = DraftTree.of_root(token)
+            looked = policy.looks(tree)
+            seen += looked
+            experts = pack(np.array([[[1, 2], [1, 2]]]), 128) if looked else None
+            choice = policy.choose(tree)
+            policy.learn(Outcome(tree, [0], choice, (), 0, experts, 0.0, 0.0, 21.0))
+        spent = seen * 5.0 / (5000 * 21.0)
+        assert 0.003 < spent < 0.006
+
+
+@pytest.mark.parametrize("text", ["off", "chain:3", "eagle3", "eagle3:31:4:4", "count", "specfit"])
+def test_a_mode_prints_as_typed(text: str) -> None:
+    assert str(Spec.parse(text)) == text
+
+
+def test_omitted_parts_of_eagle3_are_the_published_ones() -> None:
+    assert Spec.parse("eagle3:31").numbers == (31, 7, 10)
+    assert Spec.parse("eagle3").numbers == (60, 7, 10)
