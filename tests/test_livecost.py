@@ -179,6 +179,17 @@ def test_the_first_level_and_the_others_are_told_apart() -> None:
     assert live.now.level_ms == pytest.approx(slow_start, rel=0.15)
 
 
+def test_the_price_of_experts_is_told_from_that_of_rows() -> None:
+    live, rng = LiveCost(TABLE, follows=True), np.random.default_rng(0)
+    dear = replace(TABLE, expert_ms=2 * TABLE.expert_ms)
+    for _ in range(400):
+        union = LAYERS * float(rng.uniform(8, 60))
+        noise = 1 + 0.1 * float(rng.normal())
+        live.learn_verify(8, union, 0, 8, noise * dear.verify_ms(8, union))
+    assert live.now.expert_ms[8] == pytest.approx(dear.expert_ms[8], rel=0.2)
+    assert live.now.rows_ms[8] == pytest.approx(dear.rows_ms[8], rel=0.2)
+
+
 def test_the_scalar_prediction_is_that_of_the_tables() -> None:
     live = LiveCost(TABLE, follows=True)
     machine = Machine(scaled(TABLE, 1.5), np.random.default_rng(0))
