@@ -43,3 +43,25 @@ def sizes(sets: Bitsets) -> NDArray[np.int64]:
 def union_per_layer(sets: Bitsets) -> NDArray[np.int64]:
     """int64 [layer]: size of the union over the nodes of `sets` [node, layer, word]."""
     return sizes(np.bitwise_or.reduce(sets, axis=0))
+
+
+def unpack(sets: Bitsets, n_experts: int) -> NDArray[np.uint8]:
+    """uint8 [..., layer * expert]: 1 where an expert is in the set [..., layer, word]."""
+    little = np.ascontiguousarray(sets, "<u8").view(np.uint8)
+    flags = np.unpackbits(little, axis=-1, count=n_experts, bitorder="little")
+    return flags.reshape(*sets.shape[:-2], sets.shape[-2] * n_experts)
+
+
+def best(scores: NDArray[np.float32], n_used: int) -> Bitsets:
+    """uint64 [..., word]: of scores [..., expert] the `n_used` highest, and what equals the last.
+
+    Sorts float32: numpy does that with vector instructions, several times faster than argpartition.
+    """
+    n_experts = scores.shape[-1]
+    least = np.sort(scores, axis=-1)[..., n_experts - n_used, None]
+    packed = np.packbits(scores >= least, axis=-1, bitorder="little")
+    if n_experts % WORD:
+        words = np.zeros((*packed.shape[:-1], n_words(n_experts) * (WORD // 8)), np.uint8)
+        words[..., : packed.shape[-1]] = packed
+        packed = words
+    return packed.view("<u8").astype(np.uint64, copy=False)
