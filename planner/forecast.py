@@ -1,25 +1,52 @@
 """Which experts a draft token will use, before it is verified.
 
-Two signals in this first forecast. A token that was seen before is expected to use the experts
-that it used last time. A token that was not is expected to share its parent's experts and to bring
-some of its own; how many is learned, and priced as `unforeseen`.
+Four signals, each a guess of how much likelier than usual every expert of every layer is:
 
-What the planner pays for is the *union* of a subtree, so the forecast is scaled to be right on
-unions: `scale` follows the ratio of the observed to the forecast growth of the union.
+- the token: what it used before (`tokentable.py`);
+- the probe: what the head's state tells that the token leaves open (`probe.py`);
+- the parent: the experts expected of it;
+- the context: what was used lately.
+
+They are added with weights that are learned by least squares from what was observed, apart for
+drafts of different kinds: how often the token was seen, and whether the head's state is there. The
+`n_used` likeliest a layer are expected.
+
+What the planner pays for is the *union* of a subtree. What drafts of a kind add to it beyond what
+the sets tell is learned and priced as `unforeseen`; `scale` follows the ratio of the observed to
+the forecast growth of unions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .experts import Bitsets, n_words, union_per_layer
-from .tree import DraftTree, FloatArray
+from .experts import Bitsets, best, n_words, sizes, union_per_layer, unpack
+from .probe import RANK, fit_probe, random_projection
+from .tokentable import CERTAIN, FAMILIARITIES, Floats, TokenTable
+from .trace import TracedText
+from .tree import DraftTree, FloatArray, IntArray
 
-# Tokens whose experts are remembered; the oldest make room. 8192 of 48 layers take 6 MB.
-CAPACITY = 8192
+SIGNALS = ("token", "probe", "parent", "context")
+FIRST_WEIGHTS = np.array([1.0, 1.0, 0.1, 0.1])
+# What the first weights are worth, in observed rows, and what is kept of old rows at every new one.
+PRIOR_ROWS = 1.0
+KEPT = 1 - 1 / 2000
+# Kinds of nodes: by how often the token was seen; the same again with the head's state.
+N_KINDS = 2 * FAMILIARITIES
+# At most so many drafts of a verified tree teach weights and probe; all teach the table.
+TEACHERS = 4
+PROBE_STEP = 0.02
+GROWTH_STEP = 0.02
+# Rows that the usual shares of experts follow, at first and later, and the latest ones.
+FIRST_ROWS = 8
+USUAL_ROWS = 4096
+CONTEXT_ROWS = 16
+PROMPT_CHUNK = 256
+LEARNED = ("projection", "linear", "gram", "moments", "weights", "beyond", "growths")
 
 
 @dataclass(frozen=True)
@@ -50,74 +77,250 @@ class ExpertForecast:
         return float(layer_weights @ union + self.unforeseen[keep].sum())
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What was computed for the nodes of a tree, kept to be reused as it grows.
+
+    codes: float32 [n, rank], of the states behind their parents, zero where there is none.
+    slots: int [n], of the token table. kinds: int [n]. sets: uint64 [n, layer, word].
+    """
+
+    tree: DraftTree
+    codes: Floats
+    slots: NDArray[np.intp]
+    kinds: NDArray[np.intp]
+    sets: Bitsets
+
+
 class Forecast:
-    """Learns tokens' experts from observed cycles."""
+    """Learns from observed cycles."""
 
     def __init__(self, n_layers: int, n_experts: int, n_used: int, layer_weights: FloatArray):
-        self._n_experts = n_experts
+        self._shape = (n_layers, n_experts)
         self._n_used = n_used
-        self._weights = layer_weights
-        self._slots: dict[int, int] = {}
-        self._table = np.zeros((CAPACITY, n_layers, n_words(n_experts)), np.uint64)
-        # New experts a layer that an unknown token brings, and observed over forecast growth.
-        self._novelty = n_used / 2
-        self._scale = 1.0
+        self._layer_weights = layer_weights
+        n_outputs = n_layers * n_experts
+        self._table = TokenTable(n_outputs)
+        self._projection = np.zeros((0, RANK), np.float32)
+        # One matrix product serves the probe's basis, the usual shares of experts, and the latest.
+        self._linear = np.zeros((RANK + 2, n_outputs), np.float32)
+        # Not quite even, so that there is always a best.
+        uneven = 1 + 1e-3 * np.random.default_rng(0).random(n_outputs)
+        self._linear[RANK:] = n_used / n_experts * uneven
+        self._rows = FIRST_ROWS
+        # Normal equations of the weights, by kind.
+        self._gram = np.tile(np.eye(len(SIGNALS)) * n_layers * n_used * PRIOR_ROWS, (N_KINDS, 1, 1))
+        self._moments = self._gram @ FIRST_WEIGHTS
+        self._weights = np.tile(FIRST_WEIGHTS, (N_KINDS, 1)).astype(np.float32)
+        # Growth of a union beyond what the sets tell, a layer, by kind; growths forecast and seen.
+        self._beyond = np.where(np.arange(N_KINDS) % FAMILIARITIES == 0, n_used / 2, 0.0)
+        self._growths = np.full(2, float(n_used))
+        self._known: _Known | None = None
 
-    def knows(self, tokens: NDArray[np.int32]) -> bool:
-        """Whether all of `tokens` were observed before: nothing is to be learned from them."""
-        return all(token in self._slots for token in tokens.tolist())
-
-    def of(self, tree: DraftTree) -> ExpertForecast:
-        sets = np.zeros((len(tree), *self._table.shape[1:]), np.uint64)
-        unforeseen = np.zeros(len(tree))
-        unknown_cost = self._novelty * float(self._weights.sum())
-        for node, token in enumerate(tree.tokens.tolist()):
-            slot = self._slots.get(token)
-            if slot is not None:
-                sets[node] = self._table[slot]
-            elif node == 0:
-                unforeseen[node] = self._n_used * float(self._weights.sum())
-            else:
-                sets[node] = sets[tree.parents[node]]
-                unforeseen[node] = unknown_cost
-        return ExpertForecast(sets, unforeseen)
+    @property
+    def layer_weight(self) -> float:
+        """Sum of the weights of layers."""
+        return float(self._layer_weights.sum())
 
     @property
     def scale(self) -> float:
         """What to multiply the forecast growth of a union by."""
-        return self._scale
+        forecast, observed = self._growths + 1e-9
+        return float(np.clip(observed / forecast, 0.25, 4.0))
+
+    def knows(self, tokens: IntArray) -> bool:
+        """Whether all of `tokens` were observed before: nothing new is to be learned from them."""
+        return all(token in self._table for token in tokens.tolist())
+
+    def of(self, tree: DraftTree) -> ExpertForecast:
+        """What to expect of `tree`; quick if it is the one of the last call, grown."""
+        known = self._known = self._look(tree)
+        return ExpertForecast(known.sets, self._unforeseen(known.kinds) * self.layer_weight)
 
     def learn(self, tree: DraftTree, forecast: ExpertForecast | None, seen: Bitsets) -> None:
         """Learns from what a verified `tree` used, uint64 [n, layer, word].
 
         forecast: what was expected of this very tree.
         """
-        if forecast is not None and len(tree) > 1:
-            self._learn_growth(forecast, seen, tree)
-        for node, token in enumerate(tree.tokens.tolist()):
-            slot = self._slots.pop(token, None)
-            if slot is None:
-                full = len(self._slots) == CAPACITY
-                slot = self._slots.pop(next(iter(self._slots))) if full else len(self._slots)
-            self._slots[token] = slot  # re-inserted last: dicts keep order, the oldest is first
-            self._table[slot] = seen[node]
+        used = unpack(seen, self._shape[1])
+        if len(tree) > 1:
+            known = self._look(tree) if forecast is None else self._blank(tree, forecast.sets)
+            if forecast is not None:
+                self._describe(known, 0)
+            self._learn_growth(known, seen)
+            self._learn_weights(known, used)
+        self._table.learn(tree.tokens, used)
+        self._learn_shares(used, used[:1])
+        self._known = None
 
-    def _learn_growth(self, forecast: ExpertForecast, seen: Bitsets, tree: DraftTree) -> None:
-        weights = self._weights
-        everyone = np.ones(len(tree), np.bool_)
-        root = everyone.copy()
-        root[1:] = False
-        expected = forecast.weighted_union(everyone, weights) - forecast.weighted_union(
-            root, weights
-        )
-        observed = float(weights @ (union_per_layer(seen) - union_per_layer(seen[:1])))
-        if expected > 0:
-            self._scale += 0.05 * (np.clip(observed / expected, 0.25, 4.0) - self._scale)
-        unknown = forecast.unforeseen > 0
-        unknown[0] = False  # the root's number of experts is certain
-        total = float(weights.sum())
-        if unknown.any() and total > 0:
-            # Experts of each unknown node that its parent did not use.
-            own = seen[unknown] & ~seen[tree.parents[unknown]]
-            mean = float((np.bitwise_count(own).sum(axis=-1) @ weights).mean()) / total
-            self._novelty += 0.1 * (mean - self._novelty)
+    def learn_prompt(self, tokens: IntArray, seen: Bitsets) -> None:
+        """Learns from a processed prompt, int32 [p] and uint64 [p, layer, word]."""
+        for start in range(0, len(tokens), PROMPT_CHUNK):
+            used = unpack(seen[start : start + PROMPT_CHUNK], self._shape[1])
+            self._table.learn(tokens[start : start + PROMPT_CHUNK], used)
+            self._learn_shares(used, used[-CONTEXT_ROWS:])
+        self._known = None
+
+    def train(self, texts: Sequence[TracedText]) -> None:
+        """Learns from candidates of recorded texts. Raises ValueError if there are no drafts."""
+        probe = fit_probe(texts, self._shape[1], self._table)
+        self._projection = probe.projection
+        self._linear[:RANK] = probe.basis
+        self._linear[RANK:] = probe.usual
+        self._rows = USUAL_ROWS
+        self._known = None
+
+    def signals(self, tree: DraftTree) -> Floats:
+        """float32 [n, signal, output]: what each of SIGNALS adds to what is usual."""
+        signals = self._signals(self._look(tree), slice(None))
+        signals[0, SIGNALS.index("parent")] = 0.0  # nothing is known of the root's parent
+        return signals
+
+    def likeliest(self, scores: Floats) -> Bitsets:
+        """uint64 [n, layer, word]: the best experts a layer, of scores [n, output] above usual."""
+        return best((scores + self._linear[RANK]).reshape(-1, *self._shape), self._n_used)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """All that was learned, for `restore`."""
+        learned = {name: getattr(self, "_" + name) for name in LEARNED}
+        return {**self._table.state(), **learned, "rows": np.array(self._rows)}
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Raises ValueError, and changes nothing, if `state` is not of a forecast of this shape."""
+        m, width = (len(np.atleast_1d(state.get(key, ()))) for key in ("tokens", "projection"))
+        shapes: dict[str, tuple[int, ...]] = {
+            name: getattr(self, "_" + name).shape for name in LEARNED
+        }
+        shapes |= {"projection": (width, RANK), "rows": ()}
+        shapes |= {"tokens": (m,), "shares": (m, self._linear.shape[1]), "sightings": (m,)}
+        like = self.state()
+        for name, shape in shapes.items():
+            array = state.get(name)
+            if array is None or array.shape != shape or array.dtype != like[name].dtype:
+                raise ValueError(f"{name} is not what a forecast of this model has learned")
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} holds what is no number")
+        self._table.restore(state)
+        for name in LEARNED:
+            setattr(self, "_" + name, np.array(state[name]))
+        self._rows = int(state["rows"])
+        self._known = None
+
+    def _look(self, tree: DraftTree) -> _Known:
+        old, n = self._known, len(tree)
+        if old is not None and old.tree is tree:
+            return old
+        known, m = self._blank(tree), 0
+        if old is not None and _starts_with(tree, old.tree):
+            m = len(old.tree)
+            known.codes[:m], known.sets[:m] = old.codes, old.sets
+            known.slots[:m], known.kinds[:m] = old.slots, old.kinds
+        self._describe(known, m)
+        depths = tree.depths
+        while m < n:  # level by level: a parent's experts come first
+            end = m + int(np.searchsorted(depths[m:], depths[m], "right"))
+            known.sets[m:end] = self._expected(known, slice(m, end))
+            m = end
+        return known
+
+    def _blank(self, tree: DraftTree, sets: Bitsets | None = None) -> _Known:
+        n = len(tree)
+        if sets is None:
+            sets = np.zeros((n, self._shape[0], n_words(self._shape[1])), np.uint64)
+        nothing = np.zeros((2, n), np.intp)
+        return _Known(tree, np.zeros((n, RANK), np.float32), nothing[0], nothing[1], sets)
+
+    def _describe(self, known: _Known, m: int) -> None:
+        """Codes, slots and kinds of the nodes from `m` on."""
+        tree = known.tree
+        known.slots[m:] = slots = self._table.slots(tree.tokens[m:])
+        known.kinds[m:] = self._table.familiarity[slots]
+        drafts = max(m, 1)
+        if tree.states is None or drafts == len(tree):
+            return
+        states = tree.states[tree.parents[drafts:]]
+        if len(self._projection) != states.shape[1]:
+            self._projection = random_projection(states)
+            self._linear[:RANK] = 0.0
+        np.matmul(states, self._projection, out=known.codes[drafts:])
+        known.kinds[drafts:] += FAMILIARITIES * known.codes[drafts:].any(axis=1)
+
+    def _expected(self, known: _Known, level: slice) -> Bitsets:
+        """Sets of the nodes of a level."""
+        slots, weights = known.slots[level], self._weights[known.kinds[level]]
+        weights[:, 0] *= self._table.trust[slots]
+        if not level.start:
+            weights[:, 2] = 0.0  # nothing is known of the root's parent
+        by_token, by_probe, by_parent, by_context = weights.T[:, :, None]
+        usual = 1 - by_token - by_parent - by_context
+        parts = (known.codes[level] * by_probe, usual, by_context)
+        scores = np.concatenate(parts, axis=1) @ self._linear
+        scores += self._table.shares[slots] * (by_token * np.float32(1 / CERTAIN))
+        scores += unpack(known.sets[known.tree.parents[level]], self._shape[1]) * by_parent
+        return best(scores.reshape(-1, *self._shape), self._n_used)
+
+    def _signals(self, known: _Known, nodes: slice) -> Floats:
+        """Each signal apart; `_expected` adds them in fewer steps."""
+        usual, latest = self._linear[RANK:]
+        slots = known.slots[nodes]
+        signals = np.empty((len(slots), len(SIGNALS), len(usual)), np.float32)
+        np.subtract(self._table.expected(slots, usual), usual, out=signals[:, 0])
+        signals[:, 1] = known.codes[nodes] @ self._linear[:RANK]
+        parents = unpack(known.sets[known.tree.parents[nodes]], self._shape[1])
+        np.subtract(parents, usual, out=signals[:, 2])
+        signals[:, 3] = latest - usual
+        return signals
+
+    def _learn_weights(self, known: _Known, used: NDArray[np.uint8]) -> None:
+        drafts = slice(1, TEACHERS + 1)
+        signals, kinds = self._signals(known, drafts), known.kinds[drafts]
+        left = used[drafts] - self._linear[RANK]
+        touched = np.unique(kinds)
+        self._gram[touched] *= KEPT
+        self._moments[touched] *= KEPT
+        np.add.at(self._gram, kinds, signals @ signals.transpose(0, 2, 1))
+        np.add.at(self._moments, kinds, (signals @ left[:, :, None])[..., 0])
+        solved = np.linalg.solve(self._gram[touched], self._moments[touched, :, None])
+        # A signal that speaks against experts that it expects has been overtaken by another.
+        self._weights[touched] = np.maximum(solved[..., 0], 0.0)
+        # The probe learns what the table leaves open, whatever the weights are.
+        left -= signals[:, 0]
+        left -= signals[:, 1]
+        self._linear[:RANK] += (known.codes[drafts].T * np.float32(PROBE_STEP / RANK)) @ left
+
+    def _learn_shares(self, used: NDArray[np.uint8], latest: NDArray[np.uint8]) -> None:
+        self._rows = min(self._rows + len(used), USUAL_ROWS)
+        whole = (self._rows, CONTEXT_ROWS)
+        for shares, rows, out_of in zip(self._linear[RANK:], (used, latest), whole, strict=True):
+            mean = rows.sum(axis=0, dtype=np.float32) / np.float32(len(rows))
+            shares += min(len(rows) / out_of, 1.0) * (mean - shares)
+
+    def _learn_growth(self, known: _Known, seen: Bitsets) -> None:
+        if not self.layer_weight:
+            return
+        expected, observed, kinds = self._growth(known.sets), self._growth(seen), known.kinds
+        priced = expected.sum() + self._unforeseen(kinds).sum()
+        self._growths += GROWTH_STEP * (np.array([priced, observed.sum()]) - self._growths)
+        for kind, more in zip(kinds[1:].tolist(), (observed - expected).tolist(), strict=True):
+            self._beyond[kind] += GROWTH_STEP * (more - self._beyond[kind])
+
+    def _growth(self, sets: Bitsets) -> FloatArray:
+        """float64 [n - 1]: experts a layer that each node but the root adds to those before it."""
+        unions = sizes(np.bitwise_or.accumulate(sets, axis=0))
+        return np.diff(unions, axis=0) @ self._layer_weights / self.layer_weight
+
+    def _unforeseen(self, kinds: NDArray[np.intp]) -> FloatArray:
+        """float64 [n], a layer; never negative: that sets share too little is told by `scale`."""
+        unforeseen = np.maximum(self._beyond[kinds], 0.0)
+        unforeseen[0] = 0.0  # the root's number of experts is certain
+        return unforeseen
+
+
+def _starts_with(tree: DraftTree, old: DraftTree) -> bool:
+    """Whether `tree` is `old` grown: the same first nodes behind the same state."""
+    m = len(old)
+    same = tree.tokens[:m].tobytes() == old.tokens.tobytes()
+    same = same and tree.parents[:m].tobytes() == old.parents.tobytes()
+    if not same or m == 1 or tree.states is None or old.states is None:
+        return same and (m == 1 or tree.states is old.states)
+    return tree.states[0].tobytes() == old.states[0].tobytes()
