@@ -27,14 +27,15 @@ class Problem:
     unforeseen: FloatArray | None
     cost: CycleCost
     spent_ms: float = 0.0
+    sets: Bitsets | None = None  # `uses`, where they are to lie in memory in another way
 
     def __len__(self) -> int:
         return len(self.parents)
 
     @property
     def experts(self) -> Bitsets | None:
-        if self.uses is None:
-            return None
+        if self.uses is None or self.sets is not None:
+            return self.sets
         n, layers, n_experts = self.uses.shape
         sets = np.zeros((n, layers, -(-n_experts // 64)), np.uint64)
         for node, layer, expert in zip(*self.uses.nonzero(), strict=True):
@@ -190,6 +191,23 @@ def tied_problem(rng: np.random.Generator) -> Problem:
     rows_ms = 1 + rng.integers(0, 9, n + 1) / 8 + np.arange(n + 1) / 4
     cost = CycleCost(rows_ms, rng.choice([0.0, 0.125, 0.25], n + 1), np.ones(1), 0.5)
     return Problem(parents, chances, uses, None, cost, spent_ms=1.0)
+
+
+def sharing_problem(rng: np.random.Generator, size: int, rows: int) -> Problem:
+    """Much the same nodes that share many experts, which bounds alone do not settle.
+
+    Only plans of exactly `rows` rows are cheap, which no linear bound sees.
+    """
+    parents = np.array([-1] + [int(rng.integers(0, 1 + v // 3)) for v in range(size - 1)], np.int32)
+    chances = np.ones(size)
+    for v in range(1, size):
+        chances[v] = min(chances[parents[v]], rng.uniform(0.2, 0.22))
+    uses = rng.random((size, 4, 30)) < 0.1
+    rows_ms = np.where(np.arange(size + 1) == rows, 0.2, 1.5)
+    rows_ms[1] = 0.5
+    return Problem(
+        parents, chances, uses, None, CycleCost(rows_ms, np.full(size + 1, 0.03), np.ones(4), 0.0)
+    )
 
 
 def draft_tree(rng: np.random.Generator, total: int = 60) -> tuple[IntArray, FloatArray]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from searchcases import (
     draft_tree,
     minimum_cut,
     routed,
+    sharing_problem,
     small_problem,
     tied_problem,
 )
@@ -73,6 +77,24 @@ def test_equals_the_minimum_cut_where_rows_cost_the_same(layers: int) -> None:
         states.append(plan.states)
     # The bound is the minimum cut in the limit: branching is the exception.
     assert np.mean(states) < 10
+
+
+def test_equals_brute_force_where_bounds_do_not_settle_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nodes of much the same chance that share many experts, and one cheap number of rows."""
+    monkeypatch.setattr(search, "FEW", 0)
+    rng = np.random.default_rng(17)
+    states = []
+    for _ in range(60):
+        problem = sharing_problem(rng, size=12, rows=int(rng.integers(4, 8)))
+        for rate in (None, 1.0):
+            plan = problem.solve(rate)
+            best, fewest = brute_force(problem, rate, len(problem))
+            assert problem.worth(plan.keep, rate) == pytest.approx(best, abs=1e-9)
+            assert plan.keep.sum() == fewest
+            states.append(plan.states)
+    assert np.mean(states) > 5
 
 
 @st.composite
@@ -143,29 +165,59 @@ def test_the_best_ratio_is_its_own_rate(problem: Problem) -> None:
 @settings(max_examples=40, deadline=None)
 @given(problems(), st.sampled_from(RATES))
 def test_is_deterministic(problem: Problem, rate: float | None) -> None:
-    first, second = problem.solve(rate), problem.solve(rate)
-    assert (first.keep == second.keep).all()
-    assert replace(first, keep=second.keep) == second
+    assert same(problem.solve(rate), problem.solve(rate))
 
 
-def many_sharing_nodes() -> Problem:
-    """A problem that bounds alone do not settle: rows are free, experts are shared by many."""
-    rng = np.random.default_rng(5)
-    n, layers = 40, 4
-    parents = np.array([-1] + [0] * (n - 1), np.int32)
-    chances = np.concatenate(([1.0], np.sort(rng.uniform(0.2, 0.22, n - 1))[::-1]))
-    uses = rng.random((n, layers, 30)) < 0.1
-    # Only plans of exactly 7 rows are cheap, which no linear bound sees.
-    rows_ms = np.where(np.arange(n + 1) == 7, 0.0, 1.5)
-    rows_ms[1] = 0.3
-    return Problem(
-        parents, chances, uses, None, CycleCost(rows_ms, np.full(n + 1, 0.03), np.ones(layers), 0.0)
-    )
+def same(first: search.Plan, second: search.Plan) -> bool:
+    return (first.keep == second.keep).all() and replace(first, keep=second.keep) == second
+
+
+def strided(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The same elements, every other one in memory and the axes the other way round."""
+    wide = np.zeros((*array.shape[::-1], 2), dtype)
+    wide[..., 0] = array.T
+    return wide[..., 0].T
+
+
+def test_does_not_depend_on_how_arrays_lie_in_memory() -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(50):
+        problem = small_problem(rng)
+        cost, experts = problem.cost, problem.experts
+        wide = replace(
+            problem,
+            parents=strided(problem.parents, np.dtype(np.int64)),
+            chances=strided(problem.chances, np.dtype(">f8")),
+            unforeseen=None
+            if problem.unforeseen is None
+            else strided(problem.unforeseen, np.dtype(np.float64)),
+            cost=replace(
+                cost,
+                rows_ms=strided(cost.rows_ms, np.dtype(np.float64)),
+                expert_ms=strided(cost.expert_ms, np.dtype(np.float64)),
+                layer_weights=strided(cost.layer_weights, np.dtype(np.float64)),
+            ),
+            sets=None if experts is None else strided(experts, np.dtype(np.uint64)),
+        )
+        for rate in (None, 0.1):
+            assert same(problem.solve(rate), wide.solve(rate))
+
+
+def test_many_threads_find_what_one_finds() -> None:
+    rng = np.random.default_rng(13)
+    trees = [draft_tree(rng) for _ in range(12)]
+    cost = CycleCost(np.arange(61) * 0.05, np.full(61, 0.002), np.ones(10), np.zeros(1))
+    problems = [Problem(*tree, routed(rng, tree[0], 10), None, cost) for tree in trees]
+    alone = [problem.solve(1.0) for problem in problems]
+    with ThreadPoolExecutor(8) as threads:
+        together = list(threads.map(lambda problem: problem.solve(1.0), problems * 20))
+    assert any(plan.states for plan in alone)
+    assert all(same(plan, alone[i % len(alone)]) for i, plan in enumerate(together))
 
 
 @pytest.mark.parametrize("rate", [None, 2.0])
 def test_stops_at_the_states_allowed_with_a_valid_plan(rate: float | None) -> None:
-    problem = many_sharing_nodes()
+    problem = sharing_problem(np.random.default_rng(5), size=40, rows=7)
     plan = problem.solve(rate, max_states=1)
     assert not plan.proven
     assert plan.states == 1
@@ -222,8 +274,11 @@ def test_cost_tables_limit_the_rows() -> None:
 def test_leaves_out_row_counts_that_cost_nothing() -> None:
     parents = np.array([-1, 0, 0], np.int32)
     cost = CycleCost(np.array([0.0, 2.0, -1.0, 2.1]), np.zeros(4), np.zeros(0), 0.0)
-    plan = Problem(parents, np.array([1.0, 0.4, 0.3]), None, None, cost).solve(None)
-    assert plan.keep.sum() == 3
+    problem = Problem(parents, np.array([1.0, 0.4, 0.3]), None, None, cost)
+    assert problem.solve(None).keep.sum() == 3
+    # Nor if the nodes' own experts would give them some.
+    priced = replace(problem, cost=replace(cost, expert_ms=np.array([0.0, 0.0, 1.1, 0.0])))
+    assert replace(priced, unforeseen=np.array([0.0, 1.0, 1.0])).solve(None).keep.sum() == 3
 
 
 def test_refuses_what_makes_no_sense() -> None:
@@ -234,6 +289,37 @@ def test_refuses_what_makes_no_sense() -> None:
         replace(problem, parents=np.array([-1, 0, 1]), chances=np.array([1.0, 0.5, 0.6])).solve(1.0)
     with pytest.raises(ValueError, match="at least one row"):
         problem.solve(1.0, max_rows=0)
+    with pytest.raises(ValueError, match="exceeds its parent's"):
+        replace(problem, chances=np.array([1.0, np.nan])).solve(1.0)
+    with pytest.raises(ValueError, match="before its parent"):
+        replace(problem, parents=np.array([-1, 1])).solve(1.0)
     free = replace(cost, rows_ms=np.zeros(3))
     with pytest.raises(ValueError, match="no time"):
         replace(problem, cost=free).solve(None)
+
+
+@pytest.mark.parametrize(
+    "misfit",
+    [
+        {"parents": np.array([-1, 0, 0])},
+        {"unforeseen": np.zeros(3)},
+        {"uses": np.zeros((2, 2, 8), np.bool_)},
+        {"uses": np.zeros((3, 1, 8), np.bool_)},
+        {"cost": CycleCost(np.ones(3), np.zeros(2), np.ones(1), np.zeros(1))},
+    ],
+)
+def test_refuses_arrays_that_do_not_fit_together(misfit: dict[str, Any]) -> None:
+    parents, chances = np.array([-1, 0]), np.array([1.0, 0.5])
+    cost = CycleCost(np.ones(3), np.zeros(3), np.ones(1), np.zeros(1))
+    problem = Problem(parents, chances, np.zeros((2, 1, 8), np.bool_), None, cost)
+    assert problem.solve(None).proven
+    with pytest.raises(ValueError, match="do not fit together"):
+        replace(problem, **misfit).solve(None)
+
+
+def test_says_how_to_compile_what_is_not_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "__file__", str(tmp_path / "search.py"))
+    with pytest.raises(ImportError, match="run `make setup`"):
+        search._loaded()
