@@ -56,5 +56,5 @@ format:
 	$(VENV_PYTHON) -m ruff format
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info planner/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find app backend planner models tests -name __pycache__ -type d -prune -exec rm -rf {} +

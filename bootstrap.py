@@ -6,7 +6,8 @@ and asks no network. What it keeps up to date:
 
 * the dependencies of the product and of its tests, which pyproject.toml and constraints.txt name;
 * the package itself: a strict editable install links file by file, so when a file was added or
-  removed it is installed again, which takes seconds.
+  removed it is installed again, which takes seconds; so is it when its C++ sources changed, since
+  they are compiled then.
 
 Each has a fingerprint of what it depends on, struck out before it is touched and written when it is
 done: an interrupted set-up is taken up again by the next one. What llama.cpp is built for is noted
@@ -33,6 +34,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -183,17 +185,25 @@ def pip_install(*arguments: str, environment: dict[str, str] | None = None) -> b
     return done.returncode == 0
 
 
-def check_compilers() -> None:
-    """Raise SetupError unless a C and a C++ compiler run (a missing CMake or Ninja pip fetches)."""
-    compilers = {"C": ("CC", "cc", "gcc", "clang"), "C++": ("CXX", "c++", "g++", "clang++")}
-    for language, (variable, *names) in compilers.items():
-        named = os.environ.get(variable, "").split()[:1]
-        if not any(output_of(name, "--version") for name in named or names):
+def compilers() -> dict[str, str]:
+    """CC and CXX, as set or as found; raises SetupError unless both run.
+
+    A missing CMake or Ninja pip fetches.
+    """
+    known = {"CC": ("C", "cc", "gcc", "clang"), "CXX": ("C++", "c++", "g++", "clang++")}
+    found = {}
+    for variable, (language, *names) in known.items():
+        named = os.environ.get(variable)
+        candidates = [named] if named else names
+        working = (name for name in candidates if output_of(name.split()[0], "--version"))
+        found[variable] = next(working, "")
+        if not found[variable]:
             raise SetupError(
-                f"llama.cpp is compiled here, and no {language} compiler works: install one "
-                "(Debian, Ubuntu: apt install build-essential; Fedora: dnf install gcc-c++; "
-                "macOS: xcode-select --install) and run make again."
+                f"llama.cpp and the planner are compiled here, and no {language} compiler works: "
+                "install one (Debian, Ubuntu: apt install build-essential; Fedora: "
+                "dnf install gcc-c++; macOS: xcode-select --install) and run make again."
             )
+    return found
 
 
 def build_environment(backend: str) -> dict[str, str]:
@@ -215,7 +225,7 @@ def build_environment(backend: str) -> dict[str, str]:
 def install_engine(choice: Choice) -> None:
     """Install llama-cpp-python as chosen, building it where need be; raises SetupError."""
     if installed_backend() != choice.backend:
-        check_compilers()
+        compilers()
         say(f"Building llama.cpp for: {choice.backend} ({choice.reason})")
         say("Unless it is in pip's cache this takes minutes: 5 on two cores, for a GPU far more.")
     environment = build_environment(choice.backend)
@@ -248,10 +258,12 @@ def install_dependencies(choice: Choice, requirements: list[str]) -> None:
 
 
 def install_package() -> None:
-    """Install the package itself from this folder, without network; raises SetupError."""
+    """Compile and install the package itself, without network; raises SetupError."""
     options = ("--quiet", "--no-deps", "--no-build-isolation")
     settings = ("--config-settings", "editable_mode=strict")
-    if not pip_install(*options, *settings, "--editable", "."):
+    # Python's own build may name a compiler that this machine does not have.
+    environment = dict(os.environ) | compilers()
+    if not pip_install(*options, *settings, "--editable", ".", environment=environment):
         raise SetupError("pip could not install SpecFit itself: see above why.")
 
 
@@ -277,11 +289,18 @@ def fingerprint(*parts: object) -> str:
 
 
 def package_files() -> list[str]:
-    """The names of the files that the editable install links, and of the folder of its links."""
+    """The names of what the editable install links or makes, and of the folder of its links."""
     found = list(ROOT.glob("build/__editable__.*"))
     for package in PACKAGES:
         found += [path for path in (ROOT / package).rglob("*") if path.is_file()]
     return sorted(str(path.relative_to(ROOT)) for path in found if path.suffix != ".pyc")
+
+
+def compiled_sources(project: dict[str, Any]) -> list[str]:
+    """The text of every file that the package's own libraries are compiled from."""
+    modules = project["tool"]["setuptools"]["ext-modules"]
+    names = [name for module in modules for name in (*module["sources"], *module["depends"])]
+    return [(ROOT / name).read_text() for name in names]
 
 
 def read_state() -> dict[str, str]:
@@ -341,11 +360,12 @@ def set_up(gpu: str, with_tests: bool) -> None:
         state[part] = mark
         write_state(state)
 
-    if state.get("package") != fingerprint(project, package_files()):
+    sources = compiled_sources(project)
+    if state.get("package") != fingerprint(project, package_files(), sources):
         state.pop("package", None)
         write_state(state)
         install_package()
-        state["package"] = fingerprint(project, package_files())
+        state["package"] = fingerprint(project, package_files(), sources)
         write_state(state)
 
 

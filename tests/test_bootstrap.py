@@ -128,6 +128,36 @@ def test_build_options_join_the_persons_own(tools, monkeypatch):
     assert plain["CMAKE_ARGS"] == "-DGGML_NATIVE=off"
 
 
+def test_compilers_are_those_that_are_named_or_the_first_that_run(tools, monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("CC", "mycc -m64")
+    with pytest.raises(bootstrap.SetupError, match="no C compiler works"):
+        bootstrap.compilers()
+    tools("mycc", "1.0")
+    tools("c++", "", status=1)
+    with pytest.raises(bootstrap.SetupError, match=r"no C\+\+ compiler works"):
+        bootstrap.compilers()
+    tools("clang++", "1.0")
+    assert bootstrap.compilers() == {"CC": "mycc -m64", "CXX": "clang++"}
+
+
+def test_every_change_of_a_compiled_source_is_noticed(tmp_path, monkeypatch):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (module,) = project["tool"]["setuptools"]["ext-modules"]
+    names = [*module["sources"], *module["depends"]]
+    there = {path for suffix in ("cpp", "h") for path in (ROOT / "planner").glob(f"*.{suffix}")}
+    assert {ROOT / name for name in names} == there
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("before")
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
+    marks = {bootstrap.fingerprint(bootstrap.compiled_sources(project))}
+    for name in names:
+        (tmp_path / name).write_text("after")
+        marks.add(bootstrap.fingerprint(bootstrap.compiled_sources(project)))
+    assert len(marks) == 1 + len(names)
+
+
 def test_constraints_are_plain_and_cover_every_requirement():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
