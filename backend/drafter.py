@@ -3,7 +3,7 @@
 The head's KV cache holds pairs (feature of token i, token i + 1) of committed text. It catches up
 lazily: features of committed tokens are kept here, and its forward over them runs when drafting
 resumes, so that the first token of an answer does not wait for the head, and plain decoding pays a
-copy a token. Only where more than PENDING positions wait does the head take them before.
+copy a token. Only where more than PENDING positions wait does the head take them before that.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from specfit.planner import DraftTree, Policy
 
 from .context import BATCH, Features
 
-# Positions whose features are kept for the head: 12 MB for a model of width 2048.
-PENDING = BATCH
+# Positions whose features may wait for the head: 50 MB at most for a model of width 2048, of which
+# a system gives only what is written to.
+PENDING = 4 * BATCH
 
 
 @dataclass(frozen=True)

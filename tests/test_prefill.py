@@ -11,11 +11,18 @@ import torch
 from randomhead import VOCAB, Checkpoint, make_checkpoint
 
 from specfit.backend import Engine, LoadOptions, Sampling, Spec, library
-from specfit.backend.drafter import PENDING, Drafter
+from specfit.backend import drafter as drafter_module
+from specfit.backend.drafter import Drafter
 from specfit.planner import DraftTree
 
 GREEDY = Sampling(temp=0.0)
+FEW = 100  # positions that may wait for the head where a test says so
 STORY = "Once there was a fox who lived at the edge of a wood and counted the trains. "
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafter_module, "PENDING", FEW)
 
 
 class TwoChildrenEach:
@@ -31,7 +38,7 @@ class TwoChildrenEach:
 
 def random_features(checkpoint: Checkpoint) -> np.ndarray:
     """Of more tokens than any test here has."""
-    n = 16 * PENDING
+    n = 4000
     return checkpoint.pairs(n)[0].numpy().reshape(n, 3, -1)
 
 
@@ -47,7 +54,7 @@ def assert_same(tree: DraftTree, other: DraftTree) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_however_a_text_was_remembered_and_cut_its_drafts_are_those_of_a_fresh_head(
-    tmp_path: Path, seed: int
+    tmp_path: Path, few: None, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
     checkpoint = make_checkpoint(seed=seed)
@@ -60,9 +67,9 @@ def test_however_a_text_was_remembered_and_cut_its_drafts_are_those_of_a_fresh_h
         drafter.truncate(known)
         del text[shared:]
         for _ in range(int(random.integers(1, 6))):
-            m = int(random.integers(1, PENDING if random.random() < 0.3 else 9))
+            m = int(random.integers(1, 3 * FEW if random.random() < 0.3 else 9))
             text += random.integers(0, VOCAB, m).tolist()
-            for end in range(known + PENDING, len(text) + PENDING, PENDING):
+            for end in range(known + FEW, len(text) + FEW, FEW):
                 block = slice(known, min(end, len(text)))
                 drafter.remember(features[block], text[: block.stop])
                 known = block.stop
@@ -74,24 +81,24 @@ def test_however_a_text_was_remembered_and_cut_its_drafts_are_those_of_a_fresh_h
             assert_same(drafted(drafter, rooted), drafted(fresh, rooted))
 
 
-def test_features_of_no_more_than_a_batch_are_kept(tmp_path: Path) -> None:
+def test_the_features_that_wait_for_the_head_are_bounded(tmp_path: Path, few: None) -> None:
     checkpoint = make_checkpoint()
     drafter = Drafter(checkpoint.load(tmp_path))
     features = random_features(checkpoint)
     text: list[int] = []
-    for rows in [PENDING, 3, 1, PENDING - 3, *[1] * 600]:
+    for rows in [FEW, 3, 1, FEW - 3, *[1] * 250]:
         start = len(text)
         text += [start % VOCAB] * rows
         drafter.remember(features[start : len(text)], text)
         assert drafter.n_known == len(text)
-        assert len(text) - drafter.head.n_pairs <= PENDING
+        assert len(text) - drafter.head.n_pairs <= FEW
 
 
-def test_features_without_their_text_wait_for_the_draft(tmp_path: Path) -> None:
+def test_features_without_their_text_all_wait_for_the_draft(tmp_path: Path, few: None) -> None:
     checkpoint = make_checkpoint()
     drafter, other = (Drafter(checkpoint.load(tmp_path / name)) for name in "ab")
     features = random_features(checkpoint)
-    n = PENDING + 70
+    n = 3 * FEW + 70
     text = torch.randint(0, VOCAB, (n + 1,)).tolist()
     for start in range(0, n, 97):
         block = features[start : min(n, start + 97)]
@@ -129,13 +136,18 @@ def test_the_first_token_does_not_wait_for_the_head(engine: Engine) -> None:
     assert engine.drafter.head.n_pairs >= n_prompt
 
 
-def test_a_long_prompt_leaves_at_most_a_batch_to_the_first_cycle(engine: Engine) -> None:
-    engine.forget()
-    prompt = prompt_of(engine, 1400)
-    assert engine.prefill(prompt, engine.policy(Spec.parse("chain:2")), lambda: True)
+def test_of_a_prompt_of_any_length_only_so_much_waits_for_the_first_cycle(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert engine.drafter is not None
-    assert engine.drafter.n_known == len(prompt) == engine.context.n_past == 1400
-    assert 1400 - engine.drafter.head.n_pairs <= PENDING
+    prompt, policy = prompt_of(engine, 1400), engine.policy(Spec.parse("chain:2"))
+    for bound, waiting in ((2048, 1400), (512, 1400 - 1024)):
+        engine.forget()
+        monkeypatch.setattr(drafter_module, "PENDING", bound)
+        monkeypatch.setattr(engine, "drafter", Drafter(engine.drafter.head))
+        assert engine.prefill(prompt, policy, lambda: True)
+        assert engine.context.n_past == engine.drafter.n_known == 1400
+        assert engine.drafter.n_known - engine.drafter.head.n_pairs == waiting
 
 
 def test_a_mode_without_drafts_keeps_no_features(engine: Engine) -> None:
