@@ -2,77 +2,87 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from .bench_result import ModeResult, baseline_index, summarise
-from .bench_runs import Runner
-from .entry import AppError, about, run
-from .interrupts import Interrupts
+from .bench_jobs import Outputs, compare, parse_modes, replay, trace
+from .entry import AppError, run
 from .options import (
     ModelChoice,
     SamplingChoice,
     model_options,
-    parse_spec,
     predict_option,
     sampling_options,
-    token_limit,
 )
-from .prompts import Prompt, read_prompts
 
-if TYPE_CHECKING:
-    from specfit.backend import Engine, Sampling, Spec
-
-FIXED_SEED = 1
 DEFAULT_MODES = "off,chain:3,eagle3:31,specfit"
-# Columns of the table where nothing says how wide the output may be.
-WIDTH_OF_A_FILE = 120
+
+_LOADING = {
+    *("source", "predict"),
+    *(field.name for field in fields(ModelChoice)),
+    *(field.name for field in fields(SamplingChoice)),
+}
+_RESULTS = {"modes", "json_path", "plot_path"}
+# The parameters of each job, by the option that asks for it.
+_PARAMETERS = {
+    "--replay": {"replay_path", "ablate", "cost_profile", *_RESULTS},
+    "--trace": {"trace_path", *_LOADING},
+    "--prompts": {"repeat", "audit", *_LOADING, *_RESULTS},
+}
+
+
+_FILE = click.Path(path_type=Path)
+_OPTIONS = [
+    click.option("--prompts", "source", metavar="FILE",
+                 type=click.Path(path_type=Path, allow_dash=True),
+                 help="Prompts as specfit-batch reads them."),
+    click.option("--trace", "trace_path", type=_FILE, metavar="OUT",
+                 help="Instead of comparing modes, record all that any plan could meet there, for "
+                 "--replay (slow); an existing file is replaced. OUT.gz is compressed."),
+    click.option("--replay", "replay_path", type=_FILE, metavar="FILE",
+                 help="Instead of running a model, take all modes through such a recording, under "
+                 "every shipped cost profile, or the one of --cost-profile."),
+    click.option("--modes", metavar="MODE,MODE,…",
+                 help="Speculation modes: off, chain:K, eagle3[:TOTAL[:DEPTH[:K]]], count, "
+                 f"specfit[:ratio]. Default: {DEFAULT_MODES}; for --replay all, also oracle and "
+                 "static."),
+    click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="R",
+                 help="Times that every prompt is answered under every mode. Default: 1."),
+    click.option("--audit", is_flag=True,
+                 help="Also print how good the predictions of cycles were."),
+    click.option("--ablate", is_flag=True,
+                 help="With --replay: also take specfit without each of its parts."),
+    click.option("--json", "json_path", type=_FILE, metavar="OUT",
+                 help="Write the results there too; an existing file is replaced."),
+    click.option("--plot", "plot_path", type=_FILE, metavar="OUT.png",
+                 help="Draw predictions against what was measured, and the modes' throughput."),
+]  # fmt: skip
+
+
+def _bench_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_OPTIONS):
+        option(command)
+    return command
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--prompts",
-    "source",
-    required=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path, allow_dash=True),
-    help="Prompts as specfit-batch reads them.",
-)
-@click.option(
-    "--modes",
-    default=DEFAULT_MODES,
-    show_default=True,
-    metavar="MODE,MODE,…",
-    help="Speculation modes: off, chain:K, eagle3[:TOTAL[:DEPTH[:K]]], count, specfit[:ratio].",
-)
-@click.option(
-    "--repeat",
-    type=click.IntRange(min=1),
-    default=1,
-    metavar="R",
-    help="Times that every prompt is answered under every mode. Default: 1.",
-)
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path),
-    metavar="OUT",
-    help="Write the results there too; an existing file is replaced.",
-)
+@_bench_options
 @model_options
 @sampling_options
 @predict_option(128, "128")
 def bench(
-    source: Path,
-    modes: str,
+    source: Path | None,
+    trace_path: Path | None,
+    replay_path: Path | None,
+    modes: str | None,
     repeat: int,
+    audit: bool,
+    ablate: bool,
     json_path: Path | None,
+    plot_path: Path | None,
     choice: ModelChoice,
     sampling_choice: SamplingChoice,
     predict: int,
@@ -83,114 +93,35 @@ def bench(
     off (of the first mode, if off is not among them) on the same prompt in the same repeat. The
     seed is fixed unless -s says otherwise.
     """
-    specs = parse_modes(modes)
-    prompts = _sound_prompts(source)
-    if json_path is not None:
-        _check_writable(json_path)
-
-    from rich.console import Console
-
-    from .bench_table import results_table
-    from .loading import loaded_engine
-
-    names = [str(spec) for spec in specs]
-    drafting = any(spec.drafts for spec in specs)
-    with Interrupts() as interrupts, loaded_engine(choice, interrupts, drafting=drafting) as engine:
-        sampling = sampling_choice.over(engine.recommended_sampling)
-        if sampling_choice.seed is None:
-            sampling = replace(sampling, seed=FIXED_SEED)
-        runner = Runner(engine, sampling, token_limit(predict), interrupts)
-        runner.check_room(prompts)
-        runs = runner.compare(prompts, specs, repeat)
-        about_it = _metadata(engine, choice, sampling, source, len(prompts), predict, repeat)
-    results = summarise(names, runs)
-    baseline = names[baseline_index(names)]
-    console = Console() if sys.stdout.isatty() else Console(width=WIDTH_OF_A_FILE)
-    console.print(_one_line(about_it), markup=False, highlight=False, soft_wrap=True)
-    console.print(results_table(results, baseline))
-    if json_path is not None:
-        _write_json(json_path, results, about_it | {"baseline": baseline})
+    _refuse_options_of_other_jobs()
+    outputs = Outputs(json_path, plot_path)
+    if replay_path is not None:
+        replay(replay_path, modes, choice.cost_profile, outputs, ablate=ablate)
+    elif source is None:
+        raise AppError("give prompts by --prompts FILE, or a recorded trace by --replay FILE")
+    elif trace_path is not None:
+        trace(source, trace_path, choice, sampling_choice, predict)
+    else:
+        specs = parse_modes(DEFAULT_MODES if modes is None else modes)
+        compare(source, specs, repeat, choice, sampling_choice, predict, outputs, audit=audit)
 
 
-def parse_modes(text: str) -> list[Spec]:
-    """The modes of a comma-separated list; raises SpecfitError for one that is unknown."""
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise AppError(f"--modes {text!r} names an empty mode; separate modes by single commas")
-    return [parse_spec(name) for name in names]
-
-
-def _sound_prompts(path: Path) -> list[Prompt]:
-    """The prompts of `path`; raises AppError if a line is unsound or there is none."""
-    lines = read_prompts(path)
-    prompts = [line for line in lines if isinstance(line, Prompt)]
-    for line in lines:
-        if not isinstance(line, Prompt):
-            raise AppError(f"{path}: {line.error}")
-    if not prompts:
-        raise AppError(f"{path} holds no prompts")
-    return prompts
-
-
-def _metadata(
-    engine: Engine,
-    choice: ModelChoice,
-    sampling: Sampling,
-    source: Path,
-    prompts: int,
-    predict: int,
-    repeat: int,
-) -> dict[str, Any]:
-    """What was compared."""
-    from .machine import machine_name
-
-    return {
-        "machine": machine_name(),
-        "model": engine.description,
-        "model_file": None if choice.model is None else str(choice.model),
-        "cost_profile": choice.cost_profile,
-        "sampling": asdict(sampling),
-        "prompts_file": str(source),
-        "prompts": prompts,
-        "predict": predict,
-        "repeat": repeat,
+def _refuse_options_of_other_jobs() -> None:
+    """Raises AppError for an option that the job asked for would ignore."""
+    context = click.get_current_context()
+    given = {
+        parameter.name: parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name is not None
+        and context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
     }
-
-
-def _one_line(about_it: dict[str, Any]) -> str:
-    sampling = about_it["sampling"]
-    profile = about_it["cost_profile"] or "this machine"
-    return (
-        f"{about_it['machine']} | {about_it['model']} | {about_it['prompts']} x "
-        f"{about_it['prompts_file']}, -n {about_it['predict']}, repeat {about_it['repeat']} | "
-        f"temperature {sampling['temp']:g}, seed {sampling['seed']} | costs of {profile}"
-    )
-
-
-def _check_writable(path: Path) -> None:
-    """Raises AppError if no file can be made beside or at `path`."""
-    with about(path):
-        if path.exists():
-            path.open("ab").close()
-        else:
-            path.open("xb").close()
-            path.unlink()
-
-
-def _write_json(path: Path, results: Sequence[ModeResult], about_it: dict[str, Any]) -> None:
-    """Writes the results; a write that fails leaves an older file as it was."""
-    text = json.dumps({"modes": [r.as_json() for r in results], **about_it}, indent=1) + "\n"
-    with about(path):
-        if path.exists() and not path.is_file():  # a pipe or a device
-            path.write_text(text)
-            return
-        part = path.with_name(f"{path.name}.part")
-        try:
-            part.write_text(text)
-            part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+    job = next((job for job in _PARAMETERS if job in given.values()), "--prompts")
+    for name, option in given.items():
+        if name not in _PARAMETERS[job]:
+            if job != "--prompts":
+                raise AppError(f"{option} does not go with {job}")
+            needed = next(other for other, names in _PARAMETERS.items() if name in names)
+            raise AppError(f"{option} needs {needed}")
 
 
 def main() -> None:

@@ -13,17 +13,19 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specfit.backend import CycleMeans, Report
+    from specfit.backend import CycleMeans, CycleReport, Report
 
 
 @dataclass(frozen=True)
 class Run:
-    """One answer. mode: index into the modes compared; prompt, repeat: which pairing it is in."""
+    """One answer. mode: index into the modes compared; prompt, repeat: which pairing it is in;
+    cycles: in order."""
 
     mode: int
     prompt: int
     repeat: int
     report: Report
+    cycles: Sequence[CycleReport] = ()
 
 
 @dataclass(frozen=True)

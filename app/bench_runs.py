@@ -12,7 +12,7 @@ from .interrupts import Interrupts
 from .prompts import Prompt
 
 if TYPE_CHECKING:
-    from specfit.backend import Engine, Report, Sampling, Spec
+    from specfit.backend import Engine, Generation, Sampling, Spec
 
 # Generated under each mode before anything counts: they page in weights and fill caches.
 WARM_UP_TOKENS = 8
@@ -56,11 +56,11 @@ class Runner:
         shown = sys.stderr.isatty()
         with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
             for round_, prompt, mode in bar.track(schedule):
-                report = self._generate(prompts[prompt], specs[mode], self._max_tokens)
-                runs.append(Run(mode, prompt, round_, report))
+                done = self._generate(prompts[prompt], specs[mode], self._max_tokens)
+                runs.append(Run(mode, prompt, round_, done.report, done.cycles))
         return runs
 
-    def _generate(self, prompt: Prompt, spec: Spec, max_tokens: int | None) -> Report:
+    def _generate(self, prompt: Prompt, spec: Spec, max_tokens: int | None) -> Generation:
         self._engine.forget()
         generation = self._engine.generate(
             messages=list(prompt.messages),
@@ -73,7 +73,7 @@ class Runner:
             pass
         self._interrupts.on_interrupt = None
         self._interrupts.check()
-        return generation.report
+        return generation
 
 
 def rotation(prompts: int, modes: int, repeat: int) -> Iterator[tuple[int, int, int]]:

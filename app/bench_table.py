@@ -1,11 +1,12 @@
-"""The comparison of modes as a table that fits a terminal of 80 columns."""
+"""The comparison of modes as tables that fit a terminal of 80 columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
+from .bench_audit import Audit, Estimate
 from .bench_result import ModeResult
 
 
@@ -50,3 +51,35 @@ def _row(result: ModeResult) -> list[str]:
         f"{means.measured_cycle_ms:.1f}",
         f"{result.same_text:.0%}",
     ]
+
+
+def audit_table(audits: Mapping[str, Audit]) -> Table:
+    """One row a mode: how far predictions were off, with standard errors."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("\npredictions of", no_wrap=True)
+    for heading in (
+        "drafted\ncycles",
+        "mean cycle\ntime off by",
+        "one cycle's\n|error|",
+        "committed\noff by",
+        "union\noff by",
+        "R² of\nverify",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, one in audits.items():
+        table.add_row(
+            name,
+            str(one.cycles),
+            _estimate(one.cycle_ms, "+"),
+            _estimate(one.one_cycle_ms),
+            _estimate(one.committed, "+"),
+            _estimate(one.union, "+"),
+            "-" if one.verify_fit is None else f"{one.verify_fit:.3f}",
+        )
+    return table
+
+
+def _estimate(estimate: Estimate | None, sign: str = "") -> str:
+    if estimate is None:
+        return "-"
+    return f"{estimate.value:{sign}.1%} ±{estimate.error:.1%}"

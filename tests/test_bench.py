@@ -11,13 +11,20 @@ import pytest
 from specfit.app import bench
 from specfit.app.bench_result import Run, summarise
 from specfit.app.bench_runs import rotation
-from specfit.backend import CycleMeans, Report
+from specfit.app.bench_trace import record_prompts
+from specfit.app.entry import AppError
+from specfit.app.interrupts import Interrupts
+from specfit.app.prompts import Prompt
+from specfit.backend import CycleMeans, Report, Sampling
+from specfit.backend.trace_file import read_trace
+from specfit.backend.tracing import record
 
 LOAD = ("-c", "1024", "-t", "1")
 MEANS = {
     *("mean_acceptance_length", "rows_per_cycle", "union_per_layer"),
     *("draft_ms", "plan_ms", "verify_ms", "observe_ms"),
     *("predicted_cycle_ms", "measured_cycle_ms", "predicted_committed", "measured_committed"),
+    "predicted_union",
 }
 KEYS = MEANS | {
     *("mode", "tokens", "seconds", "tokens_per_second", "cycles", "ttft_ms", "same_text", "ratio")
@@ -83,6 +90,11 @@ def test_without_off_the_first_mode_is_what_others_are_compared_with(command, pr
         (["--modes", "off,,specfit"], "empty mode"),
         (["--modes", ""], "empty mode"),
         (["--repeat", "0"], "--repeat"),
+        (["--ablate"], "--ablate needs --replay"),
+        (["--trace", "t.jsonl", "--modes", "off"], "--modes does not go with --trace"),
+        (["--trace", "t.jsonl", "--json", "r.json"], "--json does not go with --trace"),
+        (["--trace", "/nowhere/t.jsonl"], "/nowhere/t.jsonl"),
+        (["--plot", "r.txt"], "must end in"),
         (["--json", "/nowhere/result.json"], "/nowhere/result.json"),
         (["--modes", "off", "-n", "2000", *LOAD], "line 1: prompt and answer need"),
     ],
@@ -93,6 +105,85 @@ def test_bad_input_is_one_sentence_and_code_2(command, prompts, arguments, reaso
     assert outcome.err.count("\n") == 1
     assert outcome.err.startswith("specfit-bench: ")
     assert reason in outcome.err
+
+
+def test_without_prompts_or_a_trace_there_is_nothing_to_do(command):
+    outcome = command(bench.main)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--prompts" in outcome.err
+
+
+def test_predictions_are_audited_and_drawn(command, prompts, tmp_path):
+    out, plot = tmp_path / "result.json", tmp_path / "plot.png"
+    outcome = command(
+        *(bench.main, "--prompts", prompts, "--modes", "off,chain:2,eagle3:8:2:3", "-n", 24),
+        *("--temp", 0, "--audit", "--json", out, "--plot", plot, *LOAD),
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert [row.split()[0] for row in outcome.out.splitlines()[-3:]] == [
+        *("chain:2", "eagle3:8:2:3", "forced"),
+    ]
+    result = json.loads(out.read_text())
+    chain, eagle, forced = result["audit"]
+    assert forced["cycles_of"] == "forced"
+    assert forced["cycles"] == chain["cycles"] + eagle["cycles"]
+    for one in (chain, eagle, forced):
+        for quantity in ("cycle_ms", "one_cycle_ms", "committed"):
+            assert one[quantity]["error"] > 0
+        assert abs(one["committed"]["value"]) < 1
+
+
+def test_a_recorded_trace_can_be_replayed(command, prompts, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text("an older trace")
+    outcome = command(
+        *(bench.main, "--prompts", prompts, "--trace", path, "-n", 6, "--temp", 0.7, *LOAD)
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == f"{path}: 12 tokens of 2 answers\n"
+    trace = read_trace(path)
+    assert [text.name for text in trace.texts] == ["1", "2"]
+    assert trace.about["sampling"]["temp"] == 0.7
+    for text in trace.texts:
+        for step, following in zip(text.steps, text.steps[1:], strict=False):
+            assert len(step.tree) > 40
+            assert following.tree.tokens[0] == step.next
+    replayed = command(bench.main, "--replay", path, "--modes", "off,chain:2,specfit")
+    assert (replayed.code, replayed.err) == (0, "")
+
+
+def test_an_interrupted_recording_is_a_shorter_trace(bundled_engine, tmp_path, monkeypatch):
+    """Ctrl-C in the second answer, after its third token."""
+    path, interrupts, asked = tmp_path / "trace.jsonl", Interrupts(), []
+
+    def interrupted_record(*arguments):
+        *rest, goes_on = arguments
+
+        def counted():
+            asked.append(None)
+            interrupts.pending = len(asked) > 4 + 3
+            return goes_on()
+
+        return record(*rest, counted)
+
+    monkeypatch.setattr("specfit.backend.tracing.record", interrupted_record)
+    messages = ({"role": "user", "content": "Hello"},)
+    prompts = [Prompt(number, number, messages) for number in (1, 2, 3)]
+    with pytest.raises(KeyboardInterrupt):
+        record_prompts(bundled_engine, prompts, Sampling(temp=0), 4, path, interrupts)
+    assert [len(text.steps) for text in read_trace(path).texts] == [4, 3]
+
+
+def test_a_model_without_a_head_is_not_traced_and_the_old_file_stays(
+    bundled_engine, tmp_path, monkeypatch
+):
+    path = tmp_path / "trace.jsonl"
+    path.write_text("an older trace")
+    monkeypatch.setattr(bundled_engine, "drafter", None)
+    with pytest.raises(AppError, match="draft head"):
+        record_prompts(bundled_engine, [], Sampling(temp=0), 4, path, Interrupts())
+    assert path.read_text() == "an older trace"
 
 
 @pytest.mark.parametrize(

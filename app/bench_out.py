@@ -1,0 +1,35 @@
+"""Results as JSON, in a file whose old content lasts until the new one is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .entry import about
+
+
+def check_writable(path: Path) -> None:
+    """Raises AppError if no file can be made beside or at `path`."""
+    with about(path):
+        if path.exists():
+            path.open("ab").close()
+        else:
+            path.open("xb").close()
+            path.unlink()
+
+
+def write_json(path: Path, record: dict[str, Any]) -> None:
+    """Writes `record`; a write that fails leaves an older file as it was."""
+    text = json.dumps(record, indent=1) + "\n"
+    with about(path):
+        if path.exists() and not path.is_file():  # a pipe or a device
+            path.write_text(text)
+            return
+        part = path.with_name(f"{path.name}.part")
+        try:
+            part.write_text(text)
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise

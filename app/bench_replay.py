@@ -1,0 +1,166 @@
+"""specfit-bench --replay: all modes on a recorded trace, under every cost profile."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from specfit.backend.profiles import load_profile, shipped_profiles
+from specfit.backend.trace_file import read_trace
+from specfit.planner import CycleCost, Spec
+from specfit.planner.lab import MAX_ROWS, ORACLE, PARTS, STATIC, Lab
+
+from .bench_audit import Predictions
+from .bench_replay_result import ProfileReplay, Replayed, TraceReplay, summarise_replay
+from .bench_result import baseline_index
+from .entry import AppError
+
+MODES = (
+    *("off", "chain:1", "chain:2", "chain:3", "chain:4", "eagle3:31", "eagle3:60"),
+    *("count", "specfit", "specfit:ratio", ORACLE, STATIC),
+)
+SPECFIT = "specfit"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One replay. without: a part of `mode` to switch off, one of PARTS; empty: none."""
+
+    profile: str
+    mode: str
+    without: str = ""
+
+
+def parse_replay_modes(names: Sequence[str] | None) -> tuple[str, ...]:
+    """The modes of these names, by default all; raises AppError for one that is unknown."""
+    for name in names or ():
+        try:
+            if name not in (ORACLE, STATIC):
+                Spec.parse(name)
+        except ValueError as error:
+            raise AppError(f"{error}; a replay also has {ORACLE} and {STATIC}") from error
+    return MODES if names is None else tuple(names)
+
+
+def title_of(path: Path, found: TraceReplay) -> str:
+    """What was replayed, in one line."""
+    names = ", ".join(profile.profile for profile in found.profiles)
+    return (
+        f"{path}: {found.steps} tokens of {found.texts} answers | "
+        f"{found.about.get('model', 'a model not named')} | costs of {names}"
+    )
+
+
+def replay_trace(
+    path: Path, modes: Sequence[str], profile: str | None, *, ablate: bool
+) -> TraceReplay:
+    """Every mode under every profile (or the one named), on all cores.
+
+    Raises SpecfitError or AppError for a file that is no trace or no profile.
+    """
+    names = shipped_profiles() if profile is None else [profile]
+    for name in names:  # before the trace is read, which takes seconds
+        load_profile(name, np.ones(1), MAX_ROWS)
+    trace = read_trace(path)
+    steps = sum(len(text.steps) for text in trace.texts)
+    if not steps:
+        raise AppError(f"{path} holds no recorded step")
+    lab = Lab(trace)
+    costs = {name: load_profile(name, lab.layer_weights, MAX_ROWS) for name in names}
+    jobs = [Job(name, mode) for name in names for mode in modes]
+    if ablate:
+        jobs += [Job(name, SPECFIT, part) for name in names for part in PARTS]
+        jobs += [Job(name, SPECFIT) for name in names if SPECFIT not in modes]
+    found = _all_done(lab, costs, jobs)
+    return TraceReplay(
+        about=trace.about,
+        texts=len(trace.texts),
+        steps=steps,
+        baseline=modes[baseline_index(modes)],
+        profiles=tuple(_of_profile(name, modes, found, ablate=ablate) for name in names),
+    )
+
+
+def _of_profile(
+    name: str,
+    modes: Sequence[str],
+    found: dict[Job, tuple[Replayed, Predictions]],
+    *,
+    ablate: bool,
+) -> ProfileReplay:
+    def against(job: Job, other: Job) -> Replayed:
+        mine = found[job][0]
+        return replace(mine, ratio=mine.tokens_per_second / found[other][0].tokens_per_second)
+
+    baseline, whole = Job(name, modes[baseline_index(modes)]), Job(name, SPECFIT)
+    return ProfileReplay(
+        profile=name,
+        modes=tuple(against(Job(name, mode), baseline) for mode in modes),
+        parts=tuple(against(replace(whole, without=part), whole) for part in PARTS)
+        if ablate
+        else (),
+        predictions={mode: found[Job(name, mode)][1] for mode in modes},
+    )
+
+
+# Set in every worker once, instead of being sent along with every job.
+_shared: tuple[Lab, dict[str, CycleCost]] | None = None
+
+
+def _all_done(
+    lab: Lab, costs: dict[str, CycleCost], jobs: Sequence[Job]
+) -> dict[Job, tuple[Replayed, Predictions]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    # What plans most takes longest: it begins first, so that all cores end together.
+    ordered = sorted(jobs, key=lambda job: job.mode not in (ORACLE, STATIC, SPECFIT))
+    # Forked workers have the trace for nothing; macOS's system libraries do not survive a fork.
+    kind = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    n = min(_cores(), len(ordered))
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    shown = sys.stderr.isatty()
+    found = {}
+    with (
+        kind.Pool(n, _begin_worker, (lab, costs)) as pool,
+        Progress(*columns, console=Console(stderr=True), disable=not shown) as bar,
+    ):
+        for job, result in bar.track(pool.imap_unordered(_done, ordered), total=len(ordered)):
+            found[job] = result
+    return found
+
+
+def _begin_worker(lab: Lab, costs: dict[str, CycleCost]) -> None:
+    global _shared
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    _shared = lab, costs
+
+
+def _done(job: Job) -> tuple[Job, tuple[Replayed, Predictions]]:
+    assert _shared is not None
+    lab, costs = _shared
+    cost = costs[job.profile]
+    shape = lab.static_shape(cost) if job.mode == STATIC else None
+    if job.without:
+        cycles = lab.take_without(job.without, cost)
+    elif shape is not None:
+        cycles = lab.take_fixed(shape, cost)
+    else:
+        cycles = lab.take(job.mode, cost)
+    result = summarise_replay(job.without or job.mode, cycles, len(lab.layer_weights))
+    predictions = Predictions.of_replayed(cycles, len(lab.layer_weights))
+    return job, (replace(result, shape=shape), predictions)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

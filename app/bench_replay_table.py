@@ -1,0 +1,89 @@
+"""A replay as tables of at most 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from .bench_replay_result import ProfileReplay, Replayed, TraceReplay
+
+
+def replay_table(found: TraceReplay) -> Table:
+    """One row a mode; one profile in detail, of several the throughput of each."""
+    if len(found.profiles) == 1:
+        return _in_detail(found.profiles[0], found.baseline)
+    rows = [profile.modes for profile in found.profiles]
+    return _side_by_side(f"against {found.baseline}", found, rows, found.baseline)
+
+
+def ablation_table(found: TraceReplay) -> Table:
+    """One row a part of specfit that was switched off, one column a profile."""
+    rows = [profile.parts for profile in found.profiles]
+    return _side_by_side("specfit without", found, rows, None)
+
+
+def _side_by_side(
+    heading: str, found: TraceReplay, columns: Sequence[Sequence[Replayed]], baseline: str | None
+) -> Table:
+    """Ratios; of the baseline its tokens per second."""
+    table = _empty(heading)
+    for profile in found.profiles:
+        table.add_column(profile.profile, justify="right", no_wrap=True)
+    for row in zip(*columns, strict=True):
+        cells = [
+            f"{one.tokens_per_second:.1f}/s" if one.mode == baseline else f"{one.ratio:.3f}x"
+            for one in row
+        ]
+        table.add_row(row[0].mode, *cells)
+    return table
+
+
+def _in_detail(profile: ProfileReplay, baseline: str) -> Table:
+    table = _empty("\nmode")
+    for heading in (
+        "\ntok/s",
+        f"vs\n{baseline}",
+        "accept.\nlength",
+        "\nrows",
+        "\nlevels",
+        "\nunion",
+        "cycles\ndrafted",
+        "\nseen",
+        "tokens\npred.",
+        "\nmeas.",
+        "union\npred.",
+        "\nmeas.",
+        "cycle\npred.",
+        "ms\nmeas.",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in profile.modes:
+        table.add_row(
+            one.mode,
+            f"{one.tokens_per_second:.2f}",
+            f"{one.ratio:.3f}x",
+            f"{one.mean_acceptance_length:.2f}",
+            f"{one.rows_per_cycle:.1f}",
+            f"{one.levels_per_cycle:.1f}",
+            f"{one.union_per_layer:.1f}",
+            f"{one.drafted:.0%}",
+            f"{one.observed:.0%}",
+            _number(one.predicted_committed, 2),
+            _number(one.measured_committed, 2),
+            _number(one.predicted_union, 1),
+            _number(one.measured_union, 1),
+            _number(one.predicted_cycle_ms, 1),
+            _number(one.measured_cycle_ms, 1),
+        )
+    return table
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _empty(first: str) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=True)
+    return table
