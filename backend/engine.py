@@ -32,6 +32,7 @@ from .drafter import Drafter
 from .errors import SpecfitError
 from .generation import Generation
 from .loading import Loaded, LoadOptions, load
+from .memory import keep
 from .model import Message, Progress
 from .report import CycleReport
 from .sampling import Sampler, Sampling
@@ -62,12 +63,14 @@ class Engine:
             self.steering_cost = LiveCost(loaded.steering_cost, follows=False)
         self.drafter = None if loaded.head is None else Drafter(loaded.head)
         self._policies: dict[str, Policy] = {}
+        self._memory = loaded.memory
         # A cycle without drafts is always alike: no planner is asked about it.
         self._plain_union = float(self.model.info.n_experts_used)
         self._plain_weighted = self._plain_union * float(self.own_cost.now.layer_weights.sum())
         self._rows_before = 1
         self._tokens: list[int] = []  # in the KV cache, sequence 0
         self._observe_ms = loaded.observe_ms
+        self._tracking = False  # whether the head's features of the present text are kept
         self._learning_ms = 0.0  # in the last drafted cycle
 
     @classmethod
@@ -85,6 +88,11 @@ class Engine:
         self.close()
 
     def close(self) -> None:
+        """Frees everything, and keeps what was learned about the pair of models."""
+        learner = self._policies.get("specfit")
+        if self._memory is not None and learner is not None:
+            keep(learner.beliefs, self._memory)
+        self._memory = None
         self.context.close()
         self.model.close()
 
@@ -125,7 +133,9 @@ class Engine:
                 "shorten it or raise -c"
             )
         policy = self.policy(spec or Spec.parse("specfit"))
-        sampler = Sampler(sampling or self.recommended_sampling)
+        sampling = sampling or self.recommended_sampling
+        policy.beliefs.acceptance.heat(sampling.temp)
+        sampler = Sampler(sampling)
         return Generation(self, prompt, policy, sampler, max_tokens, stop)
 
     def forget(self) -> None:
@@ -138,6 +148,7 @@ class Engine:
         goes_on: asked before every batch. Returns whether all of it was processed.
         """
         drafter = self.drafter if policy.may_draft else None
+        self._tracking = drafter is not None
         # After an interrupt the text may be a token ahead of the cache.
         shared = min(_shared_prefix(self._tokens, prompt), self.context.n_past)
         # The last token is decoded anew for its logits, and one more for the feature that the
@@ -166,9 +177,12 @@ class Engine:
         begun = time.perf_counter()
         context = self.context.n_past
         room = self.ctx - 1 - context
-        if self.drafter is None or room < 1 or not policy.begin(context, root):
+        # A text that was begun without hope of drafts has left no features to draft from.
+        drafter = self.drafter if self._tracking and room > 0 else None
+        if drafter is None or not policy.begin(context, root):
             return self._plain_cycle(begun, root, policy, sampler, goes_on)
-        draft = self.drafter.draft([*self._tokens, root], policy, room)
+        self._tokens.append(root)
+        draft = drafter.draft(self._tokens, policy, room)
         choice = policy.choose(draft.tree)
         tree = draft.tree.subtree(choice.keep)
         observing = self._arm(tree, policy)
@@ -179,8 +193,8 @@ class Engine:
 
         path, committed = walk(tree, lambda row: sampler.sample(self.context, row), goes_on)
         self.context.commit(tree, path)
-        self._tokens += tree.tokens[path].tolist()
-        self.drafter.remember(self.context.features(len(tree))[path])
+        self._tokens += tree.tokens[path[1:]].tolist()
+        drafter.remember(self.context.features(len(tree))[path])
 
         walked = time.perf_counter()
         experts = self._experts(len(tree)) if observing else None
@@ -200,6 +214,7 @@ class Engine:
         predicted_ms = (
             self._predicted_ms(outcome) + observe_ms + len(draft.widths) * policy.planning_ms
         )
+        predicted_union = policy.beliefs.per_layer(choice.union, len(tree))
         union = self._learn(outcome, policy)
         ended = time.perf_counter()
         self._learning_ms = (ended - walked) * 1e3
@@ -209,6 +224,7 @@ class Engine:
             committed=len(committed),
             union_per_layer=union,
             union_observed=experts is not None,
+            predicted_union=predicted_union,
             draft_ms=draft.head_ms,
             plan_ms=plan_ms,
             verify_ms=(verified - planned) * 1e3,
@@ -238,8 +254,8 @@ class Engine:
         # Without a head nothing is planned, so nothing was measured to predict from.
         predicted_ms = 0.0
         if self.drafter is not None:
-            if policy.may_draft:
-                self.drafter.remember(self.context.features(1))
+            if self._tracking:
+                self.drafter.remember(self.context.features(1), self._tokens)
             predicted_ms = self.own_cost.verify_ms(1, self._plain_weighted, context, before)
             ms = (time.perf_counter() - begun) * 1e3
             self.own_cost.learn_verify(1, self._plain_weighted, context, before, ms)
@@ -252,6 +268,7 @@ class Engine:
             committed=1,
             union_per_layer=self._plain_union,
             union_observed=True,
+            predicted_union=self._plain_union,
             draft_ms=0.0,
             plan_ms=0.0,
             verify_ms=(verified - begun) * 1e3,
@@ -271,11 +288,13 @@ class Engine:
     def _learn(self, outcome: Outcome, policy: Policy) -> float:
         """Has costs and policy learn from a drafted cycle; returns its mean union per layer, as
         expected where it was not observed."""
-        rows, weights = outcome.rows, policy.beliefs.layer_weights
-        union, weighted = float(policy.beliefs.unions.mean[rows]), outcome.choice.union
+        rows, beliefs = outcome.rows, policy.beliefs
+        weighted = outcome.choice.union
+        union = beliefs.per_layer(weighted, rows)
         if outcome.experts is not None:
             per_layer = union_per_layer(outcome.experts)
-            union, weighted = float(per_layer.mean()), float(per_layer @ weights)
+            weighted = float(per_layer @ beliefs.layer_weights)
+            union = weighted / beliefs.weight if beliefs.weight else float(per_layer.mean())
         self.own_cost.learn_draft(outcome.widths, outcome.draft_ms)
         self.own_cost.learn_verify(
             rows, weighted, outcome.context, self._rows_before, outcome.verify_ms
@@ -304,7 +323,9 @@ class Engine:
         """The policy of a mode, with what it has learned; modes learn apart from each other."""
         known = self._policies.get(spec.text)
         if known is None:
-            known = make_policy(spec, self._new_beliefs(), self.steering_cost, TREE_LIMIT)
+            known = make_policy(
+                spec, self._new_beliefs(), self.steering_cost, TREE_LIMIT, self._observe_ms
+            )
             self._policies[spec.text] = known
         return known
 

@@ -28,6 +28,7 @@ from specfit.planner import (
 from .calibration import Measured, calibrated
 from .context import BATCH, TREE_LIMIT, Context
 from .errors import SpecfitError
+from .memory import memory_path, recall
 from .model import Model, Placement, Progress, resolve_placement
 from .observer import Observer
 from .profiles import load_profile
@@ -61,7 +62,8 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class Loaded:
-    """own_cost: this machine's cycles. observe_ms: what observing experts adds to one.
+    """memory: where what is learned about the pair is kept, None without a head.
+    own_cost: this machine's cycles. observe_ms: what observing experts adds to one.
     steering_cost: the cycles of another machine to plan for, if asked."""
 
     model: Model
@@ -70,6 +72,7 @@ class Loaded:
     own_cost: CycleCost
     observe_ms: float
     steering_cost: CycleCost | None
+    memory: Path | None
     new_beliefs: Callable[[], Beliefs]
     sampling: Sampling
     notices: tuple[str, ...]
@@ -113,6 +116,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     measured = None
     if head is not None:
         measured = calibrated(context, head, lambda fraction: share(0.9 + 0.1 * fraction))
+    memory = memory_path(info.path, _head_path(options)) if head is not None else None
     own = _own_cost(measured, weights, info.n_experts_used)
     share(1.0)
     return Loaded(
@@ -122,7 +126,8 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         own_cost=own,
         observe_ms=0.0 if measured is None else measured.observe_ms,
         steering_cost=steering,
-        new_beliefs=lambda: _beliefs(info, weights, measured),
+        memory=memory,
+        new_beliefs=lambda: _beliefs(info, weights, measured, memory),
         sampling=_recommended(options, info),
         notices=tuple(notices),
         description=_describe(model, head, context),
@@ -143,7 +148,7 @@ def _load_head(
     info: GgufInfo, options: LoadOptions, placement: Placement, threads: int
 ) -> tuple[Eagle3Head | None, str]:
     """The draft head, or the reason why there can be none."""
-    path = options.head or (bundled_head() if options.model is None else None)
+    path = _head_path(options)
     if path is None:
         return None, "no draft head was given (-md)"
     if info.architecture not in DRAFTABLE:
@@ -159,6 +164,10 @@ def _load_head(
     # few small products, one thread is as fast alone and far faster beside another program.
     torch.set_num_threads(1 if on_gpu or head.n_bytes < SMALL_HEAD_BYTES else threads)
     return head, ""
+
+
+def _head_path(options: LoadOptions) -> Path | None:
+    return options.head or (bundled_head() if options.model is None else None)
 
 
 def _context_size(info: GgufInfo, wanted: int | None) -> int:
@@ -187,7 +196,17 @@ def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> Cyc
     )
 
 
-def _beliefs(info: GgufInfo, weights: FloatArray, measured: Measured | None) -> Beliefs:
+def _beliefs(
+    info: GgufInfo, weights: FloatArray, measured: Measured | None, memory: Path | None
+) -> Beliefs:
+    """What is known of the pair from earlier runs, or what is believed of any."""
+    beliefs = _first_beliefs(info, weights, measured)
+    if memory is None or recall(beliefs, memory):
+        return beliefs
+    return _first_beliefs(info, weights, measured)
+
+
+def _first_beliefs(info: GgufInfo, weights: FloatArray, measured: Measured | None) -> Beliefs:
     forecast = None
     unions = np.full(TREE_LIMIT + 1, float(info.n_experts_used))
     if info.n_experts and measured is not None:

@@ -11,8 +11,9 @@ class CycleReport:
     """One cycle; times in milliseconds.
 
     rows: verified tokens, the root included. drafted: rows - 1. accepted: drafts committed.
-    union_per_layer: mean over layers of the experts that the rows used, 0 for a dense model; as
-    expected of that many rows where union_observed is False.
+    union_per_layer: mean over layers of the experts that the rows used, layers weighing as much as
+    their experts cost; 0 for a dense model; as expected where union_observed is False.
+    predicted_union: the same as expected before.
     observe_ms: what reading the experts cost, a part of the measured cycle.
     predicted_cycle_ms: on this machine, whatever profile steered the plan.
     """
@@ -22,6 +23,7 @@ class CycleReport:
     committed: int
     union_per_layer: float
     union_observed: bool
+    predicted_union: float
     draft_ms: float
     plan_ms: float
     verify_ms: float
@@ -42,6 +44,7 @@ class CycleMeans:
     mean_acceptance_length: float = 0.0
     rows_per_cycle: float = 0.0
     union_per_layer: float = 0.0
+    predicted_union: float = 0.0
     draft_ms: float = 0.0
     plan_ms: float = 0.0
     verify_ms: float = 0.0

@@ -1,6 +1,6 @@
 """The planner: pure functions of what it is told.
 
-Imports numpy only; knows no clock, no model, no file.
+Imports numpy only (the search is compiled C++, `search.cpp`); knows no clock, no model, no file.
 """
 
 from .acceptance import Acceptance

@@ -63,15 +63,15 @@ class Acceptance:
         # The working response of a Newton step.
         self._regression.learn(x, scores + (on_path[tried] - chances) / spread, spread)
 
-    def state(self) -> dict[str, NDArray[np.float64]]:
+    def state(self) -> dict[str, NDArray[np.generic]]:
         """What was learned, to be kept for the pair of models."""
         return {f"{t:.1f}": regression.state() for t, regression in self._by_temperature.items()}
 
-    def restore(self, state: dict[str, NDArray[np.float64]]) -> None:
+    def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Takes over what `state` gave; raises ValueError if that is not so."""
         for name, kept in state.items():
             regression = _new_regression()
-            regression.restore(kept)
+            regression.restore(np.asarray(kept, np.float64))
             self._by_temperature[float(name)] = regression
 
     @property

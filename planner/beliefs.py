@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .acceptance import Acceptance
 from .experts import Bitsets, union_per_layer
 from .forecast import ExpertForecast, Forecast
 from .outlook import Outlook
 from .tree import DraftTree, FloatArray
+
+
+class _Learner(Protocol):
+    def state(self) -> dict[str, NDArray[np.generic]]: ...
+
+    def restore(self, state: dict[str, NDArray[np.generic]]) -> None: ...
 
 
 class UnionByRows:
@@ -29,6 +37,15 @@ class UnionByRows:
         error = union_per_layer / self.mean[rows] - 1
         distance = np.abs(np.log2(np.maximum(np.arange(len(self.mean)), 1) / rows))
         self.mean[2:] *= 1 + 0.1 * error * np.exp2(-4 * distance[2:])
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        return {"mean": self.mean.copy()}
+
+    def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
+        mean = np.asarray(state["mean"], np.float64)
+        if mean.shape != self.mean.shape or not (mean >= 0).all():
+            raise ValueError("the kept unions are damaged")
+        self.mean = mean.copy()
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,11 @@ class Beliefs:
         """float64 [rows + 1]: weighted union to expect of that many rows, whichever they are."""
         return self.unions.mean * self.weight
 
+    def per_layer(self, weighted_union: float, rows: int) -> float:
+        """The mean union per layer that a weighted union stands for; what is expected of so many
+        rows where no layer's experts have a weight."""
+        return weighted_union / self.weight if self.weight else float(self.unions.mean[rows])
+
     def learn(
         self,
         tree: DraftTree,
@@ -75,3 +97,35 @@ class Beliefs:
         self.unions.learn(len(tree), float(union_per_layer(experts).mean()))
         if self.forecast is not None:
             self.forecast.learn(tree, forecast, experts)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Everything that was learned, to be kept for the pair of models."""
+        return {
+            f"{part}/{name}": array
+            for part, learned in self._parts.items()
+            for name, array in learned.state().items()
+        }
+
+    def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Takes over what `state` gave. Raises ValueError or KeyError where it does not fit; the
+        beliefs are of no use then."""
+        for part, learner in self._parts.items():
+            prefix = f"{part}/"
+            learner.restore(
+                {
+                    name.removeprefix(prefix): array
+                    for name, array in state.items()
+                    if name.startswith(prefix)
+                }
+            )
+
+    @property
+    def _parts(self) -> dict[str, _Learner]:
+        parts: dict[str, _Learner] = {
+            "acceptance": self.acceptance,
+            "outlook": self.outlook,
+            "unions": self.unions,
+        }
+        if self.forecast is not None:
+            parts["forecast"] = self.forecast
+        return parts

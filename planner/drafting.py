@@ -42,10 +42,7 @@ class DraftingRule:
         self._ms = live.now.verify_ms(1, root_union)
         prior, deviations = np.array([0.0, 1.0]), np.array([0.2, 0.5])
         self._gains = [RunningRegression(prior, deviations, MEMORY) for _ in range(2)]
-        self._trial_ms = 0.0
-        self._trial_cost = float(live.now.level_ms[0])
-        self._decoding_ms = 0.0
-        self._on_trial = False
+        self._trial_ms = self._decoding_ms = 0.0
 
     @property
     def rate(self) -> float:
@@ -65,34 +62,31 @@ class DraftingRule:
             self._judged = (cost, pays)
         return self._judged[1]
 
-    def begins(self, gain: float) -> bool:
-        """Whether to draft in this cycle, whose first level is predicted to gain so many tokens."""
-        self._on_trial = self._calibrated(0, gain) <= 0
-        if not self._on_trial:
-            return True
-        return self._trial_ms + self._trial_cost <= TRIAL_SHARE * self._decoding_ms
+    def goes_on(self, level: int, gain: float, ms: float) -> bool:
+        """Whether to draft a level, the first one being 0.
 
-    def goes_on(self, gain: float) -> bool:
-        """Whether to draft one more level, predicted to gain so many tokens."""
-        return self._calibrated(1, gain) > 0
+        gain: tokens that it is predicted to gain. ms: what drafting and planning it takes.
+        """
+        offset, slope = self._gains[level > 0].theta
+        if offset + slope * gain > 0:
+            return True
+        # A later level that promises nothing need not be tried: others like it do.
+        hopeless = level > 0 and gain <= 0
+        if hopeless or self._trial_ms + ms > TRIAL_SHARE * self._decoding_ms:
+            return False
+        self._trial_ms += ms
+        return True
 
     def learn_gain(self, level: int, predicted: float, gained: float) -> None:
         """Learns what drafting from this level on, the first one being 0, has really gained."""
         x, y = np.array([[1.0, predicted]]), np.array([gained])
         self._gains[level > 0].learn(x, y, np.array([PRECISION]))
 
-    def learn(self, committed: int, ms: float, draft_ms: float) -> None:
-        """Learns from a finished cycle: tokens, its time as predicted, and what drafting took."""
+    def learn(self, committed: int, ms: float) -> None:
+        """Learns from a finished cycle: tokens, and its time as predicted."""
         self._tokens += RATE_WEIGHT * (committed - self._tokens)
         self._ms += RATE_WEIGHT * (ms - self._ms)
         self._decoding_ms += ms
-        if self._on_trial and draft_ms > 0:
-            self._trial_ms += draft_ms
-            self._trial_cost = draft_ms
-
-    def _calibrated(self, level: int, gain: float) -> float:
-        offset, slope = self._gains[level].theta
-        return float(offset + slope * gain)
 
     def _chain_ms(self, cost: CycleCost, drafts: int, planning_ms: float) -> float:
         """A cycle that drafts a chain of so many tokens, which bring no experts."""

@@ -8,6 +8,7 @@ own chance, give the outlook by a regression learned online.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .regression import RunningRegression
 from .tree import DraftTree, FloatArray, IntArray
@@ -51,6 +52,25 @@ class Outlook:
         self._seen[tokens[crowded]] -= 1
         np.add.at(self._sums, tokens, best)
         np.add.at(self._seen, tokens, 1.0)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """What was learned, to be kept for the pair of models."""
+        return {
+            "regression": self._regression.state(),
+            "mean": np.array(self._mean),
+            "sums": self._sums.astype(np.float32),
+            "seen": self._seen.astype(np.float32),
+        }
+
+    def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Takes over what `state` gave; raises ValueError or KeyError if that is not so."""
+        sums, seen = (np.asarray(state[key], np.float64) for key in ("sums", "seen"))
+        mean = float(state["mean"])
+        finite = np.isfinite(sums).all() and np.isfinite(seen).all() and 0 <= mean <= 1
+        if sums.ndim != 1 or sums.shape != seen.shape or not finite or (seen < 0).any():
+            raise ValueError("the kept outlook is damaged")
+        self._regression.restore(np.asarray(state["regression"], np.float64))
+        self._sums, self._seen, self._mean = sums, seen, mean
 
     def _signals(self, tokens: IntArray, chances: FloatArray) -> FloatArray:
         self._reserve(int(tokens.max()) + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ LEAST_CHANCE = 0.01
 BRANCHING = 8
 # Planning may take this share of a cycle; a state of the search takes about STATE_MS (LOG.md).
 PLANNING_SHARE = 0.01
-STATE_MS = 0.02
+STATE_MS = 0.1
 DEEPEST = 16
 # Observing experts may take this share of the time, and so much at first.
 LOOKING_SHARE = 0.005
@@ -28,18 +28,29 @@ FIRST_LOOKS_MS = 30.0
 CERTAIN: FloatArray = np.ones(1)
 
 
-@dataclass(frozen=True)
-class _Expected:
-    """What is expected of the nodes of a tree, and what its plans cost then.
+# A forecast has to save its own time so many times over by its own account, which is a hopeful
+# one. It is made in the first drafted cycles and then in every TRY_EVERYth at least, to know.
+PAYS_TWICE, FIRST_FORECASTS, TRY_EVERY = 2.0, 100, 32
+FIRST_FORECASTING_MS = 0.5
 
-    chances: float64 [n]. forecast: None where only the number of rows counts. cost: of this cycle,
-    folded so that a plan's weighted union by the forecast gives its time.
+
+class _Drafts:
+    """The candidates of a cycle after a level, and what is expected of them.
+
+    chances: float64 [n]. cost: the tables of this cycle, as measured. by_rows: the same for plans
+    of which nothing but the number of rows is known. forecast: of the nodes' experts, once it was
+    asked for, and by_experts: the tables for plans by it.
     """
 
-    tree: DraftTree
-    chances: FloatArray
-    forecast: ExpertForecast | None
-    cost: CycleCost
+    def __init__(
+        self, tree: DraftTree, conditional: FloatArray, cost: CycleCost, unions: FloatArray
+    ) -> None:
+        self.tree = tree
+        self.chances = tree.path_products(conditional)
+        self.cost = cost
+        self.by_rows = _without_experts(cost, unions)
+        self.by_experts = cost
+        self.forecast: ExpertForecast | None = None
 
 
 class Planned:
@@ -47,7 +58,8 @@ class Planned:
 
     beliefs: what was learned. live: the machine to plan for. by_count: plan by the number of rows
     alone, as EVICT does (arXiv 2605.00342). ratio: maximise E/T of the cycle, as the SpecFit paper
-    does (arXiv 2610.15417); else E - rate * T at the long-run rate.
+    does (arXiv 2610.15417); else E - rate * T at the long-run rate. observe_ms: what observing a
+    decode's experts takes.
     """
 
     least_chance = LEAST_CHANCE
@@ -65,41 +77,49 @@ class Planned:
         self.beliefs = beliefs
         self.live = live
         self.max_rows = min(max_rows, live.now.max_rows)
-        self._forecast = None if by_count else beliefs.forecast
         self.ratio = ratio
-        self.planning_ms = FIRST_PLANNING_MS
         self._observe_ms = observe_ms
-        self._rows_before = 1
-        self._context = 0
         self._root_union = float(beliefs.expected_unions[1])
         self.rule = DraftingRule(live, self._root_union, self.max_rows)
-        self._widths: tuple[int, ...] = ()
-        self._newest: tuple[_Expected, Plan] | None = None
-        # Of the levels of this cycle: predicted gain, and the value of the best plan before.
-        self._hopes: list[tuple[float, float]] = []
+        self._rows_before = 1
         self._unseen = LOOK_EVERY
         self._time_ms = self._looking_ms = 0.0
+        self._forecast = None if by_count else beliefs.forecast
+        self._forecasting = self._forecast is not None
+        # Planning time a level, with a forecast and without; tokens that a forecast saves a cycle.
+        self._planning_ms = {True: FIRST_FORECASTING_MS, False: FIRST_PLANNING_MS}
+        self._saved, self._levels, self._drafted = 0.0, 1.0, 0
+        # Of this cycle: what was drafted; per level its predicted gain, and the worth before.
+        self._context = 0
+        self._widths: tuple[int, ...] = ()
+        self._hopes: list[tuple[float, float]] = []
+        self._newest: tuple[_Drafts, Plan] | None = None
+
+    @property
+    def planning_ms(self) -> float:
+        return self._planning_ms[self._forecasting]
 
     @property
     def may_draft(self) -> bool:
-        return self.rule.may_draft(self.planning_ms)
+        return self.rule.may_draft(self._planning_ms[False])
 
     def begin(self, context: int, root: int) -> bool:
         self._context = context
         self._widths = ()
-        self._newest = None
         self._hopes.clear()
-        if not self.rule.may_draft(self.planning_ms):
+        self._newest = None
+        self._forecasting = self._forecast_pays()
+        if not self.may_draft:
             return False
         # A chain of one draft that brings no experts.
         hoped = float(self.beliefs.outlook.best_child(np.array([root]), CERTAIN)[0])
         plain_ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
         draft_ms = self.live.verify_ms(2, self._root_union, context, self._rows_before)
-        draft_ms += self.live.now.draft_ms((0,)) + self.planning_ms
+        draft_ms += self._spent_ms((0,))
         plain = self._worth(1.0, plain_ms)
         gain = self._worth(1.0 + hoped, draft_ms) - plain
         self._hopes.append((gain, plain))
-        return self.rule.begins(gain)
+        return self.rule.goes_on(0, gain, self._spent_ms((0,)))
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
         depth = int(tree.depths[-1])
@@ -108,45 +128,49 @@ class Planned:
             return np.zeros(1, np.int32), BRANCHING
         conditional = self.beliefs.acceptance.conditional(tree)
         self.beliefs.outlook.learn(tree, conditional)
-        now = self._expected(tree, conditional)
-        plan = self._best(now, self._widths)
-        self._newest = (now, plan)
+        drafts = self._drafts(tree, conditional)
+        plan = self._best(drafts, self._widths)
+        self._newest = (drafts, plan)
         if depth >= min(room, DEEPEST):
             return NOTHING, 0
         # One more level: each node gets the child to expect, whose experts are all there already.
         frontier = np.flatnonzero(tree.depths == depth).astype(np.int32)
         hoped = self.beliefs.outlook.best_child(tree.tokens[frontier], conditional[frontier])
-        wider = self._best(_with_hopes(now, frontier, hoped), (*self._widths, len(frontier)))
+        wider = self._best(drafts, (*self._widths, len(frontier)), frontier, hoped)
         nodes = frontier[wider.keep[len(tree) :]]
-        value = self._value(plan)
-        gain = self._value(wider) - value
-        if not len(nodes) or not self.rule.goes_on(gain):
+        worth = self._worth(plan.committed, plan.ms)
+        gain = self._worth(wider.committed, wider.ms) - worth
+        level_ms = self._spent_ms((len(nodes),))
+        if not len(nodes) or not self.rule.goes_on(depth, gain, level_ms):
             return NOTHING, 0
-        self._hopes.append((gain, value))
+        self._hopes.append((gain, worth))
         self._widths = (*self._widths, len(nodes))
         return nodes, BRANCHING
 
     def choose(self, tree: DraftTree) -> Choice:
         if self._newest is None or self._newest[0].tree is not tree:
-            expected = self._expected(tree, self.beliefs.acceptance.conditional(tree))
-            self._newest = (expected, self._best(expected, self._widths))
-        expected, plan = self._newest
-        value = self._value(plan)
+            drafts = self._drafts(tree, self.beliefs.acceptance.conditional(tree))
+            self._newest = (drafts, self._best(drafts, self._widths))
+        drafts, plan = self._newest
+        worth = self._worth(plan.committed, plan.ms)
         for level, (predicted, before) in enumerate(self._hopes):
-            self.rule.learn_gain(level, predicted, value - before)
-        chances = expected.chances[plan.keep]
-        if expected.forecast is None:
-            union = float(self.beliefs.expected_unions[len(chances)])
+            self.rule.learn_gain(level, predicted, worth - before)
+        self._learn_saving(drafts, worth)
+        rows = int(plan.keep.sum())
+        chances = drafts.chances[plan.keep]
+        if drafts.forecast is None or rows == 1:
+            union = float(self.beliefs.expected_unions[rows])
             return Choice(plan.keep, chances, union, proven=plan.proven)
-        kept = expected.forecast.only(plan.keep)
-        return Choice(plan.keep, chances, self._union(kept), kept, plan.proven)
+        kept = drafts.forecast.only(plan.keep)
+        union = self._union(drafts.forecast, plan)
+        return Choice(plan.keep, chances, union, kept, plan.proven)
 
     def looks(self, tree: DraftTree) -> bool:
         self._unseen += 1
         if self._looking_ms + self._observe_ms > LOOKING_SHARE * self._time_ms + FIRST_LOOKS_MS:
             return False
-        news = self._forecast is not None and not self._forecast.knows(tree.tokens)
-        return news or (len(tree) > 1 and self._unseen > LOOK_EVERY)
+        news = self._forecasting and self._forecast and not self._forecast.knows(tree.tokens)
+        return bool(news) or (len(tree) > 1 and self._unseen > LOOK_EVERY)
 
     def learn(self, outcome: Outcome) -> None:
         if outcome.experts is not None:
@@ -154,22 +178,21 @@ class Planned:
             self._looking_ms += self._observe_ms
         choice = outcome.choice
         self.beliefs.learn(outcome.tree, outcome.path, choice.forecast, outcome.experts)
-        ms = len(outcome.widths) * self.planning_ms + self.live.now.draft_ms(outcome.widths)
         rows = min(outcome.rows, self.live.now.max_rows)
+        ms = self._spent_ms(outcome.widths)
         ms += self.live.verify_ms(rows, choice.union, outcome.context, self._rows_before)
-        self.rule.learn(len(outcome.path), ms, outcome.draft_ms + outcome.plan_ms)
+        self.rule.learn(len(outcome.path), ms)
         self._time_ms += ms
         self._rows_before = rows
-        self.planning_ms = followed(self.planning_ms, outcome)
+        self._planning_ms[self._forecasting] = followed(self.planning_ms, outcome)
+        self._levels += 0.05 * (len(outcome.widths) - self._levels)
+        self._drafted += 1
 
     def learn_plain(self, context: int) -> None:
         ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
-        self.rule.learn(1, ms, 0.0)
+        self.rule.learn(1, ms)
         self._time_ms += ms
         self._rows_before = 1
-
-    def _value(self, plan: Plan) -> float:
-        return self._worth(plan.committed, plan.ms)
 
     def _worth(self, committed: float, ms: float) -> float:
         """A cycle's worth in tokens: for the ratio, those of a plain decode's time."""
@@ -177,66 +200,119 @@ class Planned:
             return committed / ms * self.live.verify_ms(1, self._root_union, self._context, 1)
         return committed - self.rule.rate * ms
 
-    def _expected(self, tree: DraftTree, conditional: FloatArray) -> _Expected:
-        chances = tree.path_products(conditional)
-        forecast = None if self._forecast is None else self._forecast.of(tree)
-        return _Expected(tree, chances, forecast, self._folded_cost(forecast))
+    def _spent_ms(self, widths: tuple[int, ...]) -> float:
+        """Time of drafting and planning so many levels."""
+        return self.live.now.draft_ms(widths) + len(widths) * self.planning_ms
 
-    def _best(self, expected: _Expected, widths: tuple[int, ...]) -> Plan:
-        forecast, cost = expected.forecast, expected.cost
-        states = 1 + int(PLANNING_SHARE * float(cost.rows_ms[1]) / STATE_MS)
+    def _drafts(self, tree: DraftTree, conditional: FloatArray) -> _Drafts:
+        """By rows alone: for plans without a forecast, the unions that so many rows have in the
+        mean; before a forecast, free experts, so that what cannot pay even then needs none."""
+        cost = self.live.now.at(self._context, self._rows_before)
+        unions = self.beliefs.expected_unions[: cost.max_rows + 1]
+        if self._forecasting:
+            unions = np.full_like(unions, self._root_union)
+        return _Drafts(tree, conditional, cost, unions)
+
+    def _best(
+        self,
+        drafts: _Drafts,
+        widths: tuple[int, ...],
+        frontier: IntArray = NOTHING,
+        hoped: FloatArray = CERTAIN[:0],
+    ) -> Plan:
+        """The best plan after levels of these widths, with a child hoped for behind each node of
+        `frontier`, of that chance and without new experts."""
+        chances = np.concatenate([drafts.chances, drafts.chances[frontier] * hoped])
+        plan = self._searched(drafts, widths, frontier, chances, None, drafts.by_rows)
+        if not self._forecasting or plan.keep.sum() == 1:
+            return plan
+        if drafts.forecast is None:
+            self._foresee(drafts)
+        assert drafts.forecast is not None
+        forecast = drafts.forecast.with_likenesses(frontier)
+        return self._searched(drafts, widths, frontier, chances, forecast, drafts.by_experts)
+
+    def _searched(
+        self,
+        drafts: _Drafts,
+        widths: tuple[int, ...],
+        frontier: IntArray,
+        chances: FloatArray,
+        forecast: ExpertForecast | None,
+        cost: CycleCost,
+    ) -> Plan:
         return best_subtree(
-            expected.tree.parents,
-            expected.chances,
+            np.concatenate([drafts.tree.parents, frontier]),
+            chances,
             None if forecast is None else forecast.sets,
             None if forecast is None else forecast.unforeseen,
             cost,
-            spent_ms=self.live.now.draft_ms(widths) + len(widths) * self.planning_ms,
+            spent_ms=self._spent_ms(widths),
             rate=None if self.ratio else self.rule.rate,
             max_rows=self.max_rows,
-            max_states=states,
+            max_states=1 + int(PLANNING_SHARE * drafts.by_rows.rows_ms[1] / STATE_MS),
         )
 
-    def _folded_cost(self, forecast: ExpertForecast | None) -> CycleCost:
-        """The cost tables of this cycle, what is known about unions folded in.
+    def _foresee(self, drafts: _Drafts) -> None:
+        """Forecasts the experts of the candidates.
 
-        By count, the mean union of that many rows. With a forecast, its growth over the root's
-        experts is scaled to what was observed, while the root's own number is certain.
+        The forecast's growth over the root's experts is scaled to what was observed, while the
+        root's own number is certain.
         """
-        cost = self.live.now.at(self._context, self._rows_before)
-        if forecast is None:
-            unions = self.beliefs.expected_unions[: cost.max_rows + 1]
-            rows_ms = cost.rows_ms + cost.expert_ms * unions
-            return replace(cost, rows_ms=rows_ms, expert_ms=np.zeros_like(cost.expert_ms))
-        known_root = (1 - self._scale) * self._forecast_root(forecast)
-        return replace(
+        assert self._forecast is not None
+        drafts.forecast = self._forecast.of(drafts.tree)
+        cost, scale = drafts.cost, self._forecast.scale
+        known = (1 - scale) * self._forecast_root(drafts.forecast)
+        drafts.by_experts = replace(
             cost,
-            rows_ms=cost.rows_ms + cost.expert_ms * known_root,
-            expert_ms=cost.expert_ms * self._scale,
+            rows_ms=cost.rows_ms + cost.expert_ms * known,
+            expert_ms=cost.expert_ms * scale,
         )
-
-    @property
-    def _scale(self) -> float:
-        return 1.0 if self._forecast is None else self._forecast.scale
 
     def _forecast_root(self, forecast: ExpertForecast) -> float:
         root = np.zeros(len(forecast.unforeseen), np.bool_)
         root[0] = True
         return forecast.weighted_union(root, self.beliefs.layer_weights)
 
-    def _union(self, kept: ExpertForecast) -> float:
-        everyone = np.ones(len(kept.unforeseen), np.bool_)
-        root = self._forecast_root(kept)
-        grown = kept.weighted_union(everyone, self.beliefs.layer_weights) - root
-        return root + self._scale * grown
+    def _union(self, forecast: ExpertForecast, plan: Plan) -> float:
+        """The weighted union to expect of a plan."""
+        assert self._forecast is not None
+        root = self._forecast_root(forecast)
+        grown = forecast.weighted_union(plan.keep, self.beliefs.layer_weights) - root
+        return root + self._forecast.scale * grown
+
+    def _forecast_pays(self) -> bool:
+        """Whether to forecast in the coming cycle."""
+        if self._forecast is None:
+            return False
+        extra_ms = (self._planning_ms[True] - self._planning_ms[False]) * self._levels
+        # It can hardly save more than the experts of a row.
+        if (
+            self.live.now.expert_ms[min(2, self.max_rows)] * self._root_union
+            < PAYS_TWICE * extra_ms
+        ):
+            return False
+        if self._drafted < FIRST_FORECASTS or self._drafted % TRY_EVERY == 0:
+            return True
+        return self._saved > PAYS_TWICE * extra_ms * self.rule.rate
+
+    def _learn_saving(self, drafts: _Drafts, worth: float) -> None:
+        """Learns what the forecast was worth: by how much its plan is better, by its own account,
+        than the one that would have been made without."""
+        if not self._forecasting or self._drafted % 4:
+            return
+        saved = 0.0
+        if drafts.forecast is not None:
+            by_rows = _without_experts(drafts.cost, self.beliefs.expected_unions)
+            other = self._searched(drafts, self._widths, NOTHING, drafts.chances, None, by_rows)
+            union = self._union(drafts.forecast, other)
+            ms = self._spent_ms(self._widths)
+            ms += drafts.cost.verify_ms(int(other.keep.sum()), union)
+            saved = worth - self._worth(other.committed, ms)
+        self._saved += 0.05 * (saved - self._saved)
 
 
-def _with_hopes(expected: _Expected, frontier: IntArray, hoped: FloatArray) -> _Expected:
-    """One more node behind each of the frontier's, with the chance hoped for and no new experts."""
-    tree, forecast = expected.tree, expected.forecast
-    return replace(
-        expected,
-        tree=tree.grown(frontier, np.zeros_like(frontier), hoped),
-        chances=np.concatenate([expected.chances, expected.chances[frontier] * hoped]),
-        forecast=None if forecast is None else forecast.with_likenesses(frontier),
-    )
+def _without_experts(cost: CycleCost, unions: FloatArray) -> CycleCost:
+    """Tables for plans by rows alone: n rows use the weighted union unions[n]."""
+    rows_ms = cost.rows_ms + cost.expert_ms * unions[: cost.max_rows + 1]
+    return replace(cost, rows_ms=rows_ms, expert_ms=np.zeros_like(cost.expert_ms))

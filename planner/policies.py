@@ -72,15 +72,18 @@ class Outcome:
 
 
 class Policy(Protocol):
-    """least_chance: children below it are not even considered. may_draft: whether this policy can
-    draft at all here. planning_ms: time that the policy takes a level, as measured."""
+    """least_chance: children below it are not even considered."""
 
     beliefs: Beliefs
     least_chance: float
-    planning_ms: float
 
     @property
-    def may_draft(self) -> bool: ...
+    def planning_ms(self) -> float:
+        """Time that the policy takes a level in this cycle, as measured before."""
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether this policy can draft at all here."""
 
     def begin(self, context: int, root: int) -> bool:
         """Whether to draft behind the token `root`, before which `context` tokens are committed."""

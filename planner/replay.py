@@ -20,8 +20,10 @@ from .policies import Outcome, Policy
 from .trace import TracedStep, TracedText
 from .tree import DraftTree, IntArray
 
-# What planning takes a level, and observing experts a layer (LOG.md), in ms.
+# What planning takes a level, a forecast of experts in addition, and observing experts a layer
+# (LOG.md), in ms.
 PLANNING_MS = 0.1
+FORECAST_MS = 0.4
 OBSERVE_MS = 0.03
 
 
@@ -126,6 +128,8 @@ def _cycle(
     path = accepted_nodes(tree, steps)
     union = float(weights @ union_per_layer(experts))
     planning_ms = len(widths) * PLANNING_MS
+    if choice.forecast is not None:
+        planning_ms += len(widths) * FORECAST_MS
     observe_ms = OBSERVE_MS * len(weights) if looked else 0.0
     draft_ms, verify_ms = cost.draft_ms(widths), cost.verify_ms(len(tree), union)
     predicted = live.now.draft_ms(widths) + len(widths) * policy.planning_ms + observe_ms

@@ -52,12 +52,10 @@ class TestDraftingRule:
         """Cycles that drafted, in a text where drafting gains `gained` tokens and promises 0.5."""
         drafted = 0
         for _ in range(cycles):
-            if rule.begins(0.5):
+            if rule.goes_on(0, 0.5, 1.0):
                 drafted += 1
                 rule.learn_gain(0, 0.5, gained)
-                rule.learn(1, 26.0, draft_ms=1.0)
-            else:
-                rule.learn(1, 25.0, draft_ms=0.0)
+            rule.learn(1, 25.0)
         return drafted
 
     def test_sees_where_certain_drafts_would_lose(self) -> None:
@@ -81,11 +79,11 @@ class TestDraftingRule:
 
     def test_predictions_that_are_always_too_low_are_corrected(self) -> None:
         rule = DraftingRule(live(cost(5.0)), 0.0, 64)
-        assert not rule.goes_on(-0.1)
+        assert not rule.goes_on(1, -0.1, 1.0)
         for gain in np.linspace(-0.3, 0.3, 100):
             rule.learn_gain(1, float(gain), float(gain) + 0.2)
-        assert rule.goes_on(-0.1)
-        assert not rule.goes_on(-0.4)
+        assert rule.goes_on(1, -0.1, 1.0)
+        assert not rule.goes_on(1, -0.4, 1.0)
 
 
 class TestPolicies:
