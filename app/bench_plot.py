@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from specfit.planner import FloatArray
 
-# Bins of equally many cycles, and points drawn of the cycles themselves, a series.
-BINS, POINTS = 10, 1500
+# Bins of equally many cycles, how many these should be at least, and how many cycles are drawn as
+# points themselves, a series.
+BINS, IN_A_BIN, POINTS = 10, 20, 1500
 FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -75,6 +76,8 @@ def _calibration(
 
     jitter: by how much to spread points, so that whole numbers show how many they are.
     """
+    from matplotlib.ticker import LogFormatter
+
     rng = np.random.default_rng(0)
     shown = {name: pairs for name, pairs in series.items() if len(pairs) >= 2}
     for colour, (name, pairs) in enumerate(shown.items()):
@@ -83,8 +86,8 @@ def _calibration(
         axes.scatter(
             some[:, 0],
             measured,
-            s=4,
-            alpha=0.12,
+            s=5,
+            alpha=min(0.5, 200 / len(some)),
             color=f"C{colour}",
             linewidths=0,
             rasterized=True,
@@ -104,6 +107,9 @@ def _calibration(
     if log:
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):  # 20 and not 2 x 10^1
+            axis.set_major_formatter(LogFormatter())
+            axis.set_minor_formatter(LogFormatter())
     if shown:
         every = np.concatenate(list(shown.values()))
         low, high = float(every[:, 0].min()), float(every[:, 0].max())
@@ -123,10 +129,10 @@ def _calibration(
 
 
 def binned(pairs: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Means float64 [bin, 2] of about BINS bins of equally many cycles in the order of their
-    predictions, and the standard errors [bin] of what was measured."""
+    """Means float64 [bin, 2] of at most BINS bins of equally many cycles in the order of their
+    predictions, and the standard errors [bin] of what was measured. Of 2 cycles and more."""
     order = np.argsort(pairs[:, 0], kind="stable")
-    cells = [cell for cell in np.array_split(pairs[order], min(BINS, len(pairs) // 2)) if len(cell)]
+    cells = np.array_split(pairs[order], min(BINS, max(1, len(pairs) // IN_A_BIN)))
     means = np.array([cell.mean(axis=0) for cell in cells])
     errors = np.array([cell[:, 1].std(ddof=1) / len(cell) ** 0.5 for cell in cells])
     return means, errors

@@ -46,9 +46,9 @@ def _in_detail(profile: ProfileReplay, baseline: str) -> Table:
         f"vs\n{baseline}",
         "accept.\nlength",
         "\nrows",
-        "\nlevels",
+        "\nlev.",
         "\nunion",
-        "cycles\ndrafted",
+        "cycles\ndraft.",
         "\nseen",
         "tokens\npred.",
         "\nmeas.",
@@ -69,18 +69,18 @@ def _in_detail(profile: ProfileReplay, baseline: str) -> Table:
             f"{one.union_per_layer:.1f}",
             f"{one.drafted:.0%}",
             f"{one.observed:.0%}",
-            _number(one.predicted_committed, 2),
-            _number(one.measured_committed, 2),
-            _number(one.predicted_union, 1),
-            _number(one.measured_union, 1),
-            _number(one.predicted_cycle_ms, 1),
-            _number(one.measured_cycle_ms, 1),
+            _number(one.predicted_committed, ".2f"),
+            _number(one.measured_committed, ".2f"),
+            _number(one.predicted_union, ".1f"),
+            _number(one.measured_union, ".1f"),
+            _number(one.predicted_cycle_ms, ".4g"),
+            _number(one.measured_cycle_ms, ".4g"),
         )
     return table
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _empty(first: str) -> Table:

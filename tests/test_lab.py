@@ -216,7 +216,8 @@ def test_bins_hold_equally_many_cycles_in_the_order_of_predictions() -> None:
     assert (np.diff(means[:, 0]) > 0).all()
     assert means.mean(axis=0) == pytest.approx(pairs.mean(axis=0))
     assert errors.mean() == pytest.approx(0.1, rel=0.1)
-    assert len(binned(pairs[:5])[0]) == 2
+    assert len(binned(pairs[:45])[0]) == 2
+    assert len(binned(pairs[:5])[0]) == 1
 
 
 @pytest.fixture(scope="module")
