@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .regression import RunningRegression
-from .tree import DraftTree, FloatArray
+from .tree import DraftTree, FloatArray, IntArray
 
 DEPTHS = 8
 MEMORY = 1000.0
@@ -40,7 +40,9 @@ class Acceptance:
 
     def conditional(self, tree: DraftTree) -> FloatArray:
         """float64 [n]: chance that a node is accepted given that its parent is; 1 for the root."""
-        chances = 1 / (1 + np.exp(-(_signals(tree) @ self._regression.theta)))
+        slope, base, *by_depth = self._regression.theta
+        offsets = base + np.array([0.0, *by_depth])
+        chances = 1 / (1 + np.exp(-(slope * _logits(tree.probs) + offsets[_clipped(tree.depths)])))
         chances[0] = 1.0
         return chances
 
@@ -56,7 +58,10 @@ class Acceptance:
         tried[0] = False
         if not tried.any():
             return
-        x = _signals(tree)[tried]
+        x = np.zeros((int(tried.sum()), 2 + DEPTHS))
+        x[:, 0] = _logits(tree.probs[tried])
+        x[:, 1] = 1.0
+        x[np.arange(len(x)), 1 + _clipped(tree.depths[tried])] = 1.0
         scores = x @ self._regression.theta
         chances = 1 / (1 + np.exp(-scores))
         spread = np.maximum(chances * (1 - chances), 1e-3)
@@ -91,11 +96,11 @@ def _new_regression(prior: FloatArray = _PRIOR) -> RunningRegression:
     return RunningRegression(prior, _DEVIATIONS, MEMORY)
 
 
-def _signals(tree: DraftTree) -> FloatArray:
-    """float64 [n, 2 + DEPTHS]: logit of the head's probability, 1, and the depth as a flag."""
-    probs = np.clip(tree.probs, _SURE, 1 - _SURE)
-    x = np.zeros((len(tree), 2 + DEPTHS))
-    x[:, 0] = np.log(probs / (1 - probs))
-    x[:, 1] = 1.0
-    x[np.arange(len(tree)), 1 + np.clip(tree.depths, 1, DEPTHS)] = 1.0
-    return x
+def _logits(probs: FloatArray) -> FloatArray:
+    sure = np.minimum(np.maximum(probs, _SURE), 1 - _SURE)
+    return np.log(sure / (1 - sure))
+
+
+def _clipped(depths: IntArray) -> IntArray:
+    """Depths as they are told apart: 0 for the root, DEPTHS for all that lie deeper."""
+    return np.minimum(depths, DEPTHS)

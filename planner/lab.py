@@ -119,11 +119,8 @@ class Unruled(DraftingRule):
     def may_draft(self, planning_ms: float) -> bool:
         return True
 
-    def begins(self, gain: float) -> bool:
-        return True
-
-    def goes_on(self, gain: float) -> bool:
-        return gain > 0
+    def goes_on(self, level: int, gain: float, ms: float) -> bool:
+        return level == 0 or gain > 0
 
     def learn_gain(self, level: int, predicted: float, gained: float) -> None:
         pass

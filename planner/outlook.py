@@ -16,6 +16,7 @@ from .tree import DraftTree, FloatArray, IntArray
 # Sightings of a token that weigh as much as the mean of all tokens, and how many count at most.
 SHRINKAGE, MOST = 3.0, 50.0
 MEMORY = 1000.0
+ZERO = np.zeros(1, np.intp)
 # At first: half of a token's own mean, half of what is usual.
 _PRIOR = np.array([0.25, 0.5, 0.1])
 _DEVIATIONS = np.array([0.3, 0.3, 0.3])
@@ -34,24 +35,26 @@ class Outlook:
         """float64 [m]: chance to expect of the best child behind each of some nodes, given that
         they are accepted; chances [m] are their own, given their parents."""
         hoped = self._signals(tokens, chances) @ self._regression.theta
-        return np.clip(hoped, 0.01, 0.99)
+        return np.minimum(np.maximum(hoped, 0.01), 0.99)
 
     def learn(self, tree: DraftTree, conditional: FloatArray) -> None:
         """Learns from the last level of `tree`, freshly drafted, by its nodes' chances [n]."""
-        level = tree.depths == tree.depths[-1]
-        parents, where = np.unique(tree.parents[level], return_inverse=True)
-        best = np.zeros(len(parents))
-        np.maximum.at(best, where, conditional[level])
+        # The children of a node stand side by side.
+        first = int(np.searchsorted(tree.depths, tree.depths[-1]))
+        level = tree.parents[first:]
+        starts = np.concatenate([ZERO, np.flatnonzero(level[1:] != level[:-1]) + 1])
+        parents, best = level[starts], np.maximum.reduceat(conditional[first:], starts)
         tokens = tree.tokens[parents]
         # Likely nodes are those that get grown further.
         weights = 10 * tree.path_products(conditional)[parents]
         self._regression.learn(self._signals(tokens, conditional[parents]), best, weights)
         self._mean += 0.02 * (float(best.mean()) - self._mean)
-        crowded = self._seen[tokens] >= MOST
-        self._sums[tokens[crowded]] *= 1 - 1 / MOST
-        self._seen[tokens[crowded]] -= 1
-        np.add.at(self._sums, tokens, best)
-        np.add.at(self._seen, tokens, 1.0)
+        for token, chance in zip(tokens.tolist(), best.tolist(), strict=True):
+            if self._seen[token] >= MOST:
+                self._sums[token] *= 1 - 1 / MOST
+                self._seen[token] -= 1
+            self._sums[token] += chance
+            self._seen[token] += 1
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """What was learned, to be kept for the pair of models."""
@@ -75,7 +78,7 @@ class Outlook:
     def _signals(self, tokens: IntArray, chances: FloatArray) -> FloatArray:
         self._reserve(int(tokens.max()) + 1)
         own = (self._sums[tokens] + SHRINKAGE * self._mean) / (self._seen[tokens] + SHRINKAGE)
-        return np.column_stack([np.ones(len(tokens)), own, chances])
+        return np.stack([np.ones(len(tokens)), own, chances], axis=1)
 
     def _reserve(self, n: int) -> None:
         if n > len(self._sums):

@@ -71,9 +71,9 @@ class DraftTree:
     def path_products(self, values: FloatArray) -> FloatArray:
         """float64 [n]: for every node the product of `values` [n] along its path."""
         products = values.astype(np.float64, copy=True)
-        for depth in range(1, int(self.depths[-1]) + 1):
-            level = np.flatnonzero(self.depths == depth)
-            products[level] *= products[self.parents[level]]
+        ends = np.searchsorted(self.depths, np.arange(1, self.depths[-1] + 2))
+        for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+            products[start:end] *= products[self.parents[start:end]]
         return products
 
     def grown(
