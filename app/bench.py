@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from .bench_jobs import Outputs, compare, parse_modes, replay, trace
+from .bench_jobs import Outputs, compare, fit, parse_modes, replay, trace
 from .entry import AppError, run
 from .options import (
     ModelChoice,
@@ -30,6 +30,7 @@ _RESULTS = {"modes", "json_path", "plot_path"}
 _PARAMETERS = {
     "--replay": {"replay_path", "ablate", "cost_profile", *_RESULTS},
     "--trace": {"trace_path", *_LOADING},
+    "--fit": {"fit_path", "model", "model_draft"},
     "--prompts": {"repeat", "audit", *_LOADING, *_RESULTS},
 }
 
@@ -45,6 +46,10 @@ _OPTIONS = [
     click.option("--replay", "replay_path", type=_FILE, metavar="FILE",
                  help="Instead of running a model, take all modes through such a recording, under "
                  "every shipped cost profile, or the one of --cost-profile."),
+    click.option("--fit", "fit_path", type=_FILE, metavar="FILE",
+                 help="Instead of running a model, learn from such a recording what the planner "
+                 "should expect of this pair of models (-m, -md), and say how well experts are "
+                 "forecast."),
     click.option("--modes", metavar="MODE,MODE,…",
                  help="Speculation modes: off, chain:K, eagle3[:TOTAL[:DEPTH[:K]]], count, "
                  f"specfit[:ratio]. Default: {DEFAULT_MODES}; for --replay all, also oracle and "
@@ -77,6 +82,7 @@ def bench(
     source: Path | None,
     trace_path: Path | None,
     replay_path: Path | None,
+    fit_path: Path | None,
     modes: str | None,
     repeat: int,
     audit: bool,
@@ -97,6 +103,8 @@ def bench(
     outputs = Outputs(json_path, plot_path)
     if replay_path is not None:
         replay(replay_path, modes, choice.cost_profile, outputs, ablate=ablate)
+    elif fit_path is not None:
+        fit(fit_path, choice)
     elif source is None:
         raise AppError("give prompts by --prompts FILE, or a recorded trace by --replay FILE")
     elif trace_path is not None:

@@ -137,6 +137,27 @@ def replay(
         draw(outputs.plot_path, title, found.series(), Bars(names, groups, found.baseline))
 
 
+def fit(path: Path, choice: ModelChoice) -> None:
+    """Learns from a recording what to expect of a pair of models."""
+    from specfit.backend.memory import memory_path
+    from specfit.models import bundled_head, bundled_model
+
+    from .bench_fit import fit as fitted
+    from .bench_fit import quality_table
+
+    if (choice.model is None) != (choice.model_draft is None):
+        raise AppError("a pair of models is named by -m and -md together")
+    model, head = choice.model or bundled_model(), choice.model_draft or bundled_head()
+    for part in (model, head):
+        if not part.exists():
+            raise AppError(f"{part} does not exist")
+    memory = memory_path(model, head)
+    quality = fitted(path, model, memory)
+    console = _console()
+    console.print(quality_table(quality))
+    console.print(f"kept for this pair in {memory}", markup=False, highlight=False, soft_wrap=True)
+
+
 @contextmanager
 def _engine(
     choice: ModelChoice, sampling_choice: SamplingChoice, *, drafting: bool

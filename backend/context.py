@@ -92,13 +92,11 @@ class Context:
 
     def decode_prompt(
         self, tokens: Sequence[int], goes_on: Callable[[], bool] = lambda: True
-    ) -> list[Features]:
+    ) -> None:
         """Appends `tokens` to sequence 0, in batches; the last one's logits become row -1.
 
         goes_on: asked before every batch; False ends it there, with `n_past` saying how far it got.
-        Returns the features of the last batch, in a list; nothing without taps.
         """
-        chunk: Sequence[int] = ()
         for start in range(0, len(tokens), BATCH):
             if not goes_on():
                 break
@@ -107,7 +105,6 @@ class Context:
             self._batch.fill_chain(chunk, self.n_past, output_last=last)
             self._decode()
             self.n_past += len(chunk)
-        return [self.features(len(chunk))] if self.taps and chunk else []
 
     def decode_token(self, token: int) -> None:
         """Decodes one token and commits it: plain decoding. Its logits become row 0."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specfit.models.eagle3 import Eagle3Head
 from specfit.planner import DraftTree, Policy
@@ -84,9 +85,13 @@ class Drafter:
                 break
             start = time.perf_counter()
             tokens, probs = self._children(tree, nodes, branching, slots)
+            states = None
+            if policy.reads_states:
+                first = slots[int(nodes[0])]
+                states = self.head.states(first, first + len(nodes))
             spent += time.perf_counter() - start
             widths.append(len(nodes) if widths else 0)
-            grown = _with_level(tree, nodes, tokens, probs, policy.least_chance)
+            grown = _with_level(tree, nodes, tokens, probs, policy.least_chance, states)
             if len(grown) == len(tree):
                 break
             tree = grown
@@ -125,6 +130,7 @@ def _with_level(
     tokens: np.ndarray,
     probs: np.ndarray,
     least_chance: float,
+    states: NDArray[np.float32] | None,
 ) -> DraftTree:
     """`tree` with the children of `nodes` whose path probability is at least `least_chance`."""
     parents = np.repeat(nodes, probs.shape[1])
@@ -133,4 +139,6 @@ def _with_level(
         chances = tree.path_products(tree.probs)[parents] * flat
         kept = chances >= least_chance
         parents, flat, tokens = parents[kept], flat[kept], tokens.reshape(-1)[kept]
-    return tree.grown(parents, tokens.reshape(-1), flat)
+        if states is not None:  # a node that has got no child needs none
+            states = states[np.isin(nodes, parents)]
+    return tree.grown(parents, tokens.reshape(-1), flat, states)

@@ -52,7 +52,6 @@ class TraceWriter:
             {
                 "text": text.name,
                 "prompt": text.prompt.tolist(),
-                "prompt_experts": _encoded(text.prompt_experts),
             }
         )
         for step in text.steps:
@@ -128,7 +127,6 @@ def _parsed(path: Path, records: Iterator[tuple[int, dict[str, Any]]]) -> Trace:
                 TracedText(
                     str(text["text"]),
                     np.array(text["prompt"], np.int32),
-                    _decoded(text["prompt_experts"], np.uint64, (len(text["prompt"]), *shape)),
                     tuple(steps),
                 )
                 for text, steps in texts

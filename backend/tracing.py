@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit.planner import DraftTree, Policy, Spec, pack
-from specfit.planner.experts import Bitsets
 from specfit.planner.policies import Eagle3
 from specfit.planner.trace import TracedStep, TracedText
 from specfit.planner.tree import BoolArray, FloatArray, IntArray
@@ -84,7 +83,9 @@ def record(
         )
     policy = engine.policy(Spec.parse("specfit"))
     engine.forget()
-    prompt_experts = _prefilled(engine, drafter, prompt)
+    for start in range(0, len(prompt), BATCH):
+        context.decode_prompt(prompt[start : start + BATCH])
+        drafter.remember(context.features(len(prompt[start : start + BATCH])))
     sampler = Sampler(sampling)
     probabilities = Sampler(sampling if sampling.temp > 0 else Sampling(temp=1.0, min_p=0.0))
     text, root = list(prompt), sampler.sample(context, -1)
@@ -97,21 +98,7 @@ def record(
         steps.append(step)
         root = step.next
     engine.forget()
-    return TracedText(name, np.array(prompt, np.int32), prompt_experts, tuple(steps))
-
-
-def _prefilled(engine: Engine, drafter: Drafter, prompt: Sequence[int]) -> Bitsets | None:
-    """Processes the prompt; its experts, uint64 [p, layer, word]."""
-    context, seen = engine.context, []
-    for start in range(0, len(prompt), BATCH):
-        chunk = prompt[start : start + BATCH]
-        if context.observer is not None:
-            context.observer.arm()
-        for features in context.decode_prompt(chunk):
-            drafter.remember(features)
-        if (ids := _selections(context, len(chunk))) is not None:
-            seen.append(pack(np.maximum(ids, 0), engine.model.info.n_experts))
-    return np.concatenate(seen) if sum(map(len, seen)) == len(prompt) else None
+    return TracedText(name, np.array(prompt, np.int32), tuple(steps))
 
 
 def _step(
@@ -126,7 +113,7 @@ def _step(
     before = context.n_past
     candidates = _Candidates(policy)
     draft = drafter.draft(text, candidates, engine.ctx - 1 - before)
-    states = drafter.head.states(len(candidates.expanded))
+    states = drafter.head.states(0, len(candidates.expanded))
     keep = candidates.kept(draft.tree)
     tree = draft.tree.subtree(keep)
     expected = None if forecast is None else forecast.of(tree)

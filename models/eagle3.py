@@ -166,9 +166,9 @@ class Eagle3Head:
             self._n_pairs = n
             self._n_slots = 0
 
-    def states(self, m: int) -> NDArray[np.float32]:
-        """float32 [m, width]: the hidden states of the first m slots."""
-        return self._hidden[:m].cpu().numpy().copy()
+    def states(self, start: int, stop: int) -> NDArray[np.float32]:
+        """float32 [stop - start, width]: the hidden states of these slots."""
+        return self._hidden[start:stop].cpu().numpy().copy()
 
     @torch.inference_mode()
     def commit(self, features: torch.Tensor | NDArray[np.float32], next_tokens: TokenIds) -> None:

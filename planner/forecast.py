@@ -45,7 +45,6 @@ GROWTH_STEP = 0.02
 FIRST_ROWS = 8
 USUAL_ROWS = 4096
 CONTEXT_ROWS = 16
-PROMPT_CHUNK = 256
 LEARNED = ("projection", "linear", "gram", "moments", "weights", "beyond", "growths")
 
 
@@ -151,14 +150,6 @@ class Forecast:
             self._learn_weights(known, used)
         self._table.learn(tree.tokens, used)
         self._learn_shares(used, used[:1])
-        self._known = None
-
-    def learn_prompt(self, tokens: IntArray, seen: Bitsets) -> None:
-        """Learns from a processed prompt, int32 [p] and uint64 [p, layer, word]."""
-        for start in range(0, len(tokens), PROMPT_CHUNK):
-            used = unpack(seen[start : start + PROMPT_CHUNK], self._shape[1])
-            self._table.learn(tokens[start : start + PROMPT_CHUNK], used)
-            self._learn_shares(used, used[-CONTEXT_ROWS:])
         self._known = None
 
     def train(self, texts: Sequence[TracedText]) -> None:

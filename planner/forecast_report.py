@@ -37,7 +37,7 @@ def forecast_quality(texts: Sequence[TracedText], forecast: Forecast) -> list[Si
     """Takes `forecast` through `texts`; it learns as it would have learned while they were made.
 
     A planner is taken to verify the four likeliest rows of each step, and to look at their experts
-    when a token is new or at every 16th step. Prompts teach where they were observed. The probe
+    when a token is new or at every 16th step. The probe
     alone is no forecast: it tells what the token leaves open. Raises ValueError without steps.
     """
     names = (*SIGNALS, "mixed")
@@ -46,8 +46,6 @@ def forecast_quality(texts: Sequence[TracedText], forecast: Forecast) -> list[Si
     true: list[list[float]] = []
     unseen = LOOK_EVERY
     for text in texts:
-        if text.prompt_experts is not None:
-            forecast.learn_prompt(text.prompt, text.prompt_experts)
         for step in text.steps:
             tree, seen = likeliest(step, max(PLAN_ROWS))
             expected = forecast.of(tree)

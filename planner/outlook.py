@@ -37,6 +37,14 @@ class Outlook:
         hoped = self._signals(tokens, chances) @ self._regression.theta
         return np.minimum(np.maximum(hoped, 0.01), 0.99)
 
+    def behind(self, token: int) -> float:
+        """The same for a single node that is certain, without arrays: every cycle asks for it."""
+        base, by_token, by_chance = self._regression.theta
+        total, seen = SHRINKAGE * self._mean, SHRINKAGE
+        if token < len(self._sums):
+            total, seen = total + self._sums[token], seen + self._seen[token]
+        return min(max(float(base + by_token * total / seen + by_chance), 0.01), 0.99)
+
     def learn(self, tree: DraftTree, conditional: FloatArray) -> None:
         """Learns from the last level of `tree`, freshly drafted, by its nodes' chances [n]."""
         # The children of a node stand side by side.

@@ -25,7 +25,7 @@ DEEPEST = 16
 # Observing experts may take this share of the time, and so much at first.
 LOOKING_SHARE = 0.005
 FIRST_LOOKS_MS = 30.0
-CERTAIN: FloatArray = np.ones(1)
+NO_HOPES: FloatArray = np.zeros(0)
 
 
 # A forecast has to save its own time so many times over by its own account, which is a hopeful
@@ -100,6 +100,10 @@ class Planned:
         return self._planning_ms[self._forecasting]
 
     @property
+    def reads_states(self) -> bool:
+        return self._forecasting
+
+    @property
     def may_draft(self) -> bool:
         return self.rule.may_draft(self._planning_ms[False])
 
@@ -112,7 +116,7 @@ class Planned:
         if not self.may_draft:
             return False
         # A chain of one draft that brings no experts.
-        hoped = float(self.beliefs.outlook.best_child(np.array([root]), CERTAIN)[0])
+        hoped = self.beliefs.outlook.behind(root)
         plain_ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
         draft_ms = self.live.verify_ms(2, self._root_union, context, self._rows_before)
         draft_ms += self._spent_ms((0,))
@@ -218,7 +222,7 @@ class Planned:
         drafts: _Drafts,
         widths: tuple[int, ...],
         frontier: IntArray = NOTHING,
-        hoped: FloatArray = CERTAIN[:0],
+        hoped: FloatArray = NO_HOPES,
     ) -> Plan:
         """The best plan after levels of these widths, with a child hoped for behind each node of
         `frontier`, of that chance and without new experts."""

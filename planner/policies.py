@@ -85,6 +85,10 @@ class Policy(Protocol):
     def may_draft(self) -> bool:
         """Whether this policy can draft at all here."""
 
+    @property
+    def reads_states(self) -> bool:
+        """Whether the trees of this cycle should carry the head's states."""
+
     def begin(self, context: int, root: int) -> bool:
         """Whether to draft behind the token `root`, before which `context` tokens are committed."""
 
@@ -111,6 +115,7 @@ class Baseline:
 
     least_chance = 0.0
     may_draft = True
+    reads_states = False
 
     def __init__(self, beliefs: Beliefs, max_rows: int) -> None:
         self.beliefs = beliefs

@@ -47,12 +47,12 @@ class Candidates:
 
     def __init__(self, step: TracedStep) -> None:
         self.step = step
-        self.states = np.zeros((len(step.tree), step.hidden.shape[1]), np.float32)
-        self.states[step.expanded] = step.hidden
         self.members: IntArray = np.zeros(1, np.int32)  # of the step's tree
         self.tree = DraftTree.of_root(int(step.tree.tokens[0]))
 
-    def grow(self, nodes: IntArray, branching: int, least_chance: float) -> bool:
+    def grow(
+        self, nodes: IntArray, branching: int, least_chance: float, reads_states: bool
+    ) -> bool:
         """Adds the best `branching` children of `nodes`; False if there are none."""
         full, parents, members = self.step.tree, [], []
         chances = self.tree.path_products(self.tree.probs)
@@ -66,7 +66,10 @@ class Candidates:
         if not members:
             return False
         new = np.array(members, np.int32)
-        states = self.states[self.members[np.unique(parents)]]
+        states = None
+        if reads_states:
+            rows = np.searchsorted(self.step.expanded, self.members[np.unique(parents)])
+            states = self.step.hidden[rows].astype(np.float32)
         self.members = np.concatenate([self.members, new])
         self.tree = self.tree.grown(np.array(parents), full.tokens[new], full.probs[new], states)
         return True
@@ -119,7 +122,7 @@ def _cycle(
         if not len(nodes):
             break
         widths.append(len(nodes) if widths else 0)
-        if not candidates.grow(nodes, branching, policy.least_chance):
+        if not candidates.grow(nodes, branching, policy.least_chance, policy.reads_states):
             break
     choice = policy.choose(candidates.tree)
     tree = candidates.tree.subtree(choice.keep)

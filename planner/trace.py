@@ -43,11 +43,10 @@ class TracedStep:
 
 @dataclass(frozen=True)
 class TracedText:
-    """prompt: int32 [p]. prompt_experts: uint64 [p, layer, word], or None where not observed."""
+    """An answer. prompt: int32 [p], the tokens it answers."""
 
     name: str
     prompt: IntArray
-    prompt_experts: Bitsets | None
     steps: tuple[TracedStep, ...]
 
 

@@ -108,22 +108,6 @@ class TestTokens:
             table.learn(np.array([5], np.int32), np.array([used], np.uint8))
         assert table.shares[table.slots(np.array([5], np.int32))[0]].argmax() == 1
 
-    def test_a_prompt_teaches_as_much_as_its_tokens_one_by_one(self) -> None:
-        random = np.random.default_rng(0)
-        tokens = random.integers(0, 5, 600).astype(np.int32)
-        ids = (tokens[:, None, None] * 10 + random.integers(0, 3, (600, 2, 2))).astype(np.int64)
-        at_once, singly = forecast_of(), forecast_of()
-        at_once.learn_prompt(tokens, pack(ids, 128))
-        for token, used in zip(tokens.tolist(), pack(ids, 128), strict=True):
-            singly.learn(DraftTree.of_root(token), None, used[None])
-        tree = chain([0, 1, 2, 3, 4])
-        assert at_once.knows(tree.tokens)
-        shared = sizes(at_once.of(tree).sets & singly.of(tree).sets)
-        assert shared.mean() > 0.7 * 2
-        assert (unpack(at_once.of(tree).sets, 128).reshape(5, 2, 128).argmax(-1) // 10).T.tolist()[
-            0
-        ] == [0, 1, 2, 3, 4]
-
     def test_memory_is_bounded_and_forgets_the_oldest(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -70,7 +70,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     write_float32_moe(folder / "target.gguf", seed=1)
     write_head(folder / "head", folder / "target.gguf", seed=1)
     options = LoadOptions(
-        model=folder / "target.gguf", head=folder / "head", cost_profile="streamed", threads=2
+        model=folder / "target.gguf", head=folder / "head", cost_profile="streamed", threads=1
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llama, "llama_context_default_params", float32_cache)
@@ -83,7 +83,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def bundled_f16(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     path: Path = tmp_path_factory.mktemp("f16") / "target-f16.gguf"
     dequantise(bundled_model(), path)
-    options = LoadOptions(model=path, head=bundled_head(), cost_profile="streamed", threads=2)
+    options = LoadOptions(model=path, head=bundled_head(), cost_profile="streamed", threads=1)
     with Engine.load(options) as engine:
         yield engine
 

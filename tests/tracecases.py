@@ -43,7 +43,7 @@ def made_up_trace(steps: int, texts: int = 1, *, seed: int = 0, sureness: float 
             )
             root = following
         prompt = rng.integers(VOCABULARY, size=10).astype(np.int32)
-        made.append(TracedText(f"text-{number}", prompt, None, tuple(traced)))
+        made.append(TracedText(f"text-{number}", prompt, tuple(traced)))
     return Trace(LAYERS, EXPERTS, USED, {"model": "made up"}, tuple(made))
 
 
