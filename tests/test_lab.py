@@ -50,6 +50,20 @@ def drafted(cycles: list[ReplayedCycle]) -> float:
     return float(np.mean([cycle.levels > 0 for cycle in cycles]))
 
 
+def committed(cycles: list[ReplayedCycle]) -> int:
+    return sum(cycle.committed for cycle in cycles)
+
+
+def speed(cycles: list[ReplayedCycle]) -> float:
+    return committed(cycles) / sum(cycle.ms for cycle in cycles)
+
+
+def rest_of(cycles: list[ReplayedCycle], *, behind: int) -> list[ReplayedCycle]:
+    """The cycles that begin behind so many tokens."""
+    begins = np.cumsum([0, *(cycle.committed for cycle in cycles)])
+    return [cycle for cycle, at in zip(cycles, begins, strict=False) if at >= behind]
+
+
 def foreseen(cycles: list[ReplayedCycle]) -> float:
     return sum(c.predicted_ms for c in cycles) / sum(c.ms for c in cycles)
 
@@ -65,12 +79,13 @@ class TestDrift:
 
     @pytest.mark.parametrize("times", [2, 5])
     def test_plans_fit_dearer_rows_and_experts_within_50_cycles(self, lab: Lab, times: int) -> None:
+        """Then they are as good as those of a planner that knew, on the same rest of the text."""
         after = machine(row_ms=1.0 * times, expert_ms=0.1 * times)
         cycles = drifting(lab, machine(), after, "specfit")
-        late = cycles[CHANGE + 50 : CHANGE + 150]
-        knew = lab.take("specfit", after)
+        late = cycles[CHANGE + 50 :]
+        knew = rest_of(lab.take("specfit", after), behind=committed(cycles[: CHANGE + 50]))
         assert rows(cycles[:CHANGE]) > 1.2 * rows(late)
-        assert rows(late) == pytest.approx(rows(knew), rel=0.2)
+        assert speed(late) > 0.95 * speed(knew)
 
     def test_drafting_ends_within_50_cycles_of_its_price_doubling_beyond_its_worth(
         self, lab: Lab
@@ -92,9 +107,6 @@ class TestModes:
     ) -> None:
         cost = machine(row_ms=2.0)
 
-        def speed(cycles: list[ReplayedCycle]) -> float:
-            return sum(c.committed for c in cycles) / sum(c.ms for c in cycles)
-
         oracle = speed(lab.take("oracle", cost))
         static = speed(lab.take_fixed(lab.static_shape(cost), cost))
         for mode in ("off", "chain:1", "chain:3", "specfit", "count"):
@@ -104,7 +116,7 @@ class TestModes:
 
     def test_every_mode_commits_the_whole_text(self, lab: Lab) -> None:
         for mode in ("off", "chain:3", "eagle3:16", "specfit", "oracle"):
-            assert sum(c.committed for c in lab.take(mode, machine())) == 450
+            assert committed(lab.take(mode, machine())) == 450
 
     def test_a_dense_model_is_replayed_too(self) -> None:
         trace = made_up_trace(40)
