@@ -1,13 +1,20 @@
 """The backend: llama.cpp, the cycle, and what it reports."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from specfit.planner import Spec
 
-from .engine import Engine
 from .errors import SpecfitError
-from .generation import Generation
-from .loading import LoadOptions
 from .report import CycleMeans, CycleReport, Report
-from .sampling import Sampling
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .generation import Generation
+    from .loading import LoadOptions
+    from .sampling import Sampling
 
 __all__ = [
     "CycleMeans",
@@ -20,3 +27,17 @@ __all__ = [
     "Spec",
     "SpecfitError",
 ]
+
+# Imported when first asked for: torch and llama.cpp take seconds, and replays need neither.
+_LATER = {
+    "Engine": "engine",
+    "Generation": "generation",
+    "LoadOptions": "loading",
+    "Sampling": "sampling",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_LATER[name]}", __name__), name)

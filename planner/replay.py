@@ -127,7 +127,7 @@ def _cycle(
     choice = policy.choose(candidates.tree)
     tree = candidates.tree.subtree(choice.keep)
     experts = step.experts[candidates.members[choice.keep]]
-    looked = policy.looks(tree)
+    looked = len(weights) > 0 and policy.looks(tree)
     path = accepted_nodes(tree, steps)
     union = float(weights @ union_per_layer(experts))
     planning_ms = len(widths) * PLANNING_MS

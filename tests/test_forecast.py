@@ -38,7 +38,7 @@ class World:
         self.by_state = by_state * self.random.standard_normal((WIDTH, LAYERS, EXPERTS)) / 5
 
     def text(self, steps: int) -> TracedText:
-        return TracedText("made up", np.zeros(0, np.int32), None, tuple(self._steps(steps)))
+        return TracedText("made up", np.zeros(0, np.int32), tuple(self._steps(steps)))
 
     def _steps(self, steps: int) -> list[TracedStep]:
         return [self._step() for _ in range(steps)]

@@ -29,6 +29,7 @@ class TwoChildrenEach:
     """A policy that lets every node have two children, three levels deep."""
 
     least_chance = 0.0
+    reads_states = False
 
     def expand(self, tree: DraftTree, room: int) -> tuple[np.ndarray, int]:
         depth = int(tree.depths[-1])
