@@ -73,8 +73,8 @@ class Audit:
 
     cycle_ms, committed, union: predicted mean over measured mean, less 1.
     one_cycle_ms: mean of |predicted / measured - 1| of single cycles.
-    verify_fit: R2 (adjusted) of verify times fitted by a level per row count and a price of the
-    union. cycles: that drafted.
+    verify_fit: R2 (adjusted) of verify times fitted by a level per row count, a price of the union,
+    and one of the context that each row attends to. cycles: that drafted.
     """
 
     cycles: int
@@ -100,20 +100,21 @@ def audit(found: Predictions, verify_fit: float | None = None) -> Audit:
 
 
 def fit_of_verify_ms(cycles: Sequence[CycleReport]) -> float | None:
-    """R2, adjusted for the number of parameters, of verify time on rows and union.
+    """R2, adjusted for the number of parameters, of verify time on rows, union and context.
 
     Of cycles whose experts were seen; None where there are too few of them to tell.
     """
     seen = [c for c in cycles if c.union_observed]
     rows = np.array([c.rows for c in seen], np.intp)
     counts, which = np.unique(rows, return_inverse=True)
-    parameters = len(counts) + 1
+    parameters = len(counts) + 2
     if len(seen) < 2 * parameters:
         return None
     ms = np.array([c.verify_ms - c.observe_ms for c in seen])
     x = np.zeros((len(seen), parameters))
     x[np.arange(len(seen)), which] = 1.0
-    x[:, -1] = [c.union_per_layer for c in seen]
+    x[:, -2] = [c.union_per_layer for c in seen]
+    x[:, -1] = [c.rows * c.context for c in seen]
     solution = np.linalg.lstsq(x, ms, rcond=None)[0]
     spread = float(np.square(ms - ms.mean()).sum()) / (len(seen) - 1)
     left = float(np.square(ms - x @ solution).sum()) / (len(seen) - parameters)

@@ -219,6 +219,7 @@ class Engine:
         ended = time.perf_counter()
         self._learning_ms = (ended - walked) * 1e3
         report = CycleReport(
+            context=context,
             rows=len(tree),
             accepted=len(path) - 1,
             committed=len(committed),
@@ -263,6 +264,7 @@ class Engine:
             self._rows_before = 1
         ended = time.perf_counter()
         report = CycleReport(
+            context=context,
             rows=1,
             accepted=0,
             committed=1,

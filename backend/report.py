@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 class CycleReport:
     """One cycle; times in milliseconds.
 
+    context: tokens of committed text before it.
     rows: verified tokens, the root included. drafted: rows - 1. accepted: drafts committed.
     union_per_layer: mean over layers of the experts that the rows used, layers weighing as much as
     their experts cost; 0 for a dense model; as expected where union_observed is False.
@@ -18,6 +19,7 @@ class CycleReport:
     predicted_cycle_ms: on this machine, whatever profile steered the plan.
     """
 
+    context: int
     rows: int
     accepted: int
     committed: int

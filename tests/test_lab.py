@@ -170,7 +170,7 @@ class TestParts:
 
 def cycle_report(**changes: float) -> CycleReport:
     usual: dict[str, float] = {
-        **{"rows": 2, "accepted": 0, "committed": 1, "union_per_layer": 9.0},
+        **{"context": 100, "rows": 2, "accepted": 0, "committed": 1, "union_per_layer": 9.0},
         **{"union_observed": True, "draft_ms": 1.0, "plan_ms": 0.0, "verify_ms": 4.0},
         **{"observe_ms": 0.0, "predicted_cycle_ms": 5.0, "measured_cycle_ms": 5.0},
         **{"predicted_committed": 1.0, "predicted_union": 9.0},
