@@ -70,6 +70,7 @@ class Engine:
         self._rows_before = 1
         self._tokens: list[int] = []  # in the KV cache, sequence 0
         self._observe_ms = loaded.observe_ms
+        self._unremembered = 0  # positions of the last prompt batch whose features are to be kept
         self._tracking = False  # whether the head's features of the present text are kept
         self._learning_ms = 0.0  # in the last drafted cycle
 
@@ -163,9 +164,17 @@ class Engine:
             if self.context.n_past == start:
                 return False
             self._tokens += batch
-            if drafter is not None:
-                drafter.remember(self.context.features(len(batch)), self._tokens)
+            self._unremembered = len(batch) if drafter is not None else 0
+            if len(self._tokens) < len(prompt):
+                self._remember_prompt()
         return True
+
+    def _remember_prompt(self) -> None:
+        """Keeps the head's features of the batch just decoded. Of a prompt's last one that is put
+        off until the first token is out."""
+        if self._unremembered and self.drafter is not None:
+            self.drafter.remember(self.context.features(self._unremembered), self._tokens)
+        self._unremembered = 0
 
     def cycle(
         self, root: int, policy: Policy, sampler: Sampler, goes_on: Callable[[int], bool]
@@ -175,6 +184,7 @@ class Engine:
         goes_on: told every token as it is committed; False ends the text with it.
         """
         begun = time.perf_counter()
+        self._remember_prompt()
         context = self.context.n_past
         room = self.ctx - 1 - context
         # A text that was begun without hope of drafts has left no features to draft from.
@@ -333,6 +343,7 @@ class Engine:
 
     def _truncate(self, n: int) -> None:
         self.context.truncate(n)
+        self._unremembered = 0
         del self._tokens[n:]
         if self.drafter is not None:
             self.drafter.truncate(n)

@@ -131,7 +131,7 @@ def test_the_first_token_does_not_wait_for_the_head(engine: Engine) -> None:
     next(pieces)
     assert engine.drafter is not None
     n_prompt = engine.count_tokens(question)
-    assert (engine.drafter.head.n_pairs, engine.drafter.n_known) == (0, n_prompt)
+    assert engine.drafter.n_known == 0
     assert n_prompt > 100
     list(pieces)
     assert engine.drafter.head.n_pairs >= n_prompt
@@ -147,6 +147,7 @@ def test_of_a_prompt_of_any_length_only_so_much_waits_for_the_first_cycle(
         monkeypatch.setattr(drafter_module, "PENDING", bound)
         monkeypatch.setattr(engine, "drafter", Drafter(engine.drafter.head))
         assert engine.prefill(prompt, policy, lambda: True)
+        engine._remember_prompt()
         assert engine.context.n_past == engine.drafter.n_known == 1400
         assert engine.drafter.n_known - engine.drafter.head.n_pairs == waiting
 
@@ -177,6 +178,7 @@ def test_a_prompt_stopped_between_batches_goes_on_from_there(engine: Engine) -> 
 
 def drafted_after(engine: Engine, prompt: list[int]) -> DraftTree:
     assert engine.drafter is not None
+    engine._remember_prompt()
     return drafted(engine.drafter, [*prompt, prompt[10]])
 
 
