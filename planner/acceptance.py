@@ -19,6 +19,8 @@ from .regression import RunningRegression
 from .tree import DraftTree, FloatArray, IntArray
 
 DEPTHS = 8
+# Cycles that are learned from at once: what Python does once a cycle it does with cold caches.
+TOGETHER = 8
 MEMORY = 1000.0
 # Prior deviations: of a, of b, of the depths' c.
 _DEVIATIONS = np.array([0.8, 0.8, *[0.4] * DEPTHS])
@@ -33,9 +35,11 @@ class Acceptance:
     def __init__(self) -> None:
         self._temperature = 1.0
         self._by_temperature: dict[float, RunningRegression] = {}
+        self._news: list[tuple[DraftTree, list[int]]] = []
 
     def heat(self, temperature: float) -> None:
         """Turns to texts sampled at this temperature."""
+        self._learn_news()
         self._temperature = round(temperature, 1)
 
     def conditional(self, tree: DraftTree) -> FloatArray:
@@ -52,24 +56,37 @@ class Acceptance:
 
     def learn(self, tree: DraftTree, path: list[int]) -> None:
         """Learns from a verified tree whose nodes `path` (root first) were accepted."""
-        on_path = np.zeros(len(tree), np.bool_)
-        on_path[path] = True
-        tried = on_path[tree.parents]
-        tried[0] = False
-        if not tried.any():
+        self._news.append((tree, path))
+        if len(self._news) == TOGETHER:
+            self._learn_news()
+
+    def _learn_news(self) -> None:
+        probs, depths, accepted = [], [], []
+        for tree, path in self._news:
+            on_path = np.zeros(len(tree), np.bool_)
+            on_path[path] = True
+            tried = on_path[tree.parents]
+            tried[0] = False
+            probs.append(tree.probs[tried])
+            depths.append(tree.depths[tried])
+            accepted.append(on_path[tried])
+        self._news.clear()
+        if not sum(map(len, probs)):
             return
-        x = np.zeros((int(tried.sum()), 2 + DEPTHS))
-        x[:, 0] = _logits(tree.probs[tried])
+        y = np.concatenate(accepted)
+        x = np.zeros((len(y), 2 + DEPTHS))
+        x[:, 0] = _logits(np.concatenate(probs))
         x[:, 1] = 1.0
-        x[np.arange(len(x)), 1 + _clipped(tree.depths[tried])] = 1.0
+        x[np.arange(len(x)), 1 + _clipped(np.concatenate(depths))] = 1.0
         scores = x @ self._regression.theta
         chances = 1 / (1 + np.exp(-scores))
         spread = np.maximum(chances * (1 - chances), 1e-3)
         # The working response of a Newton step.
-        self._regression.learn(x, scores + (on_path[tried] - chances) / spread, spread)
+        self._regression.learn(x, scores + (y - chances) / spread, spread)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """What was learned, to be kept for the pair of models."""
+        self._learn_news()
         return {f"{t:.1f}": regression.state() for t, regression in self._by_temperature.items()}
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:

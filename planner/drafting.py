@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .acceptance import TOGETHER
 from .cost import CycleCost
 from .livecost import LiveCost
 from .regression import RunningRegression
@@ -42,6 +43,7 @@ class DraftingRule:
         self._ms = live.now.verify_ms(1, root_union)
         prior, deviations = np.array([0.0, 1.0]), np.array([0.2, 0.5])
         self._gains = [RunningRegression(prior, deviations, MEMORY) for _ in range(2)]
+        self._news: list[list[tuple[float, float]]] = [[], []]  # predicted, gained
         self._trial_ms = self._decoding_ms = 0.0
 
     @property
@@ -79,8 +81,13 @@ class DraftingRule:
 
     def learn_gain(self, level: int, predicted: float, gained: float) -> None:
         """Learns what drafting from this level on, the first one being 0, has really gained."""
-        x, y = np.array([[1.0, predicted]]), np.array([gained])
-        self._gains[level > 0].learn(x, y, np.array([PRECISION]))
+        news = self._news[level > 0]
+        news.append((predicted, gained))
+        if len(news) == TOGETHER:
+            x, y = np.array(news).T
+            design = np.stack([np.ones(len(x)), x], axis=1)
+            self._gains[level > 0].learn(design, y, np.full(len(x), PRECISION))
+            news.clear()
 
     def learn(self, committed: int, ms: float) -> None:
         """Learns from a finished cycle: tokens, and its time as predicted."""

@@ -20,7 +20,8 @@ If surprises last in one direction, the machine has changed: the state is opened
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -43,6 +44,8 @@ CLIP, SURPRISE_WEIGHT, LASTING = 2.5, 0.25, 1.2
 # Plain cycles are short, so up to so many are learned from at once: by their median, and earlier
 # when their excesses over what was predicted add up to ENOUGH predictions.
 TOGETHER, AT_LEAST, ENOUGH = 16, 3, 1.5
+# Drafted cycles that are learned from at once: once a cycle Python works with cold caches.
+CYCLES = 4
 
 
 class LiveCost:
@@ -84,6 +87,7 @@ class LiveCost:
         self._others: list[float] = [1.0] * 4
         self._plain: list[float] = []  # measured / predicted by the first table
         self._plain_excess = 0.0
+        self._news: list[Callable[[], None]] = []
 
     @property
     def now(self) -> CycleCost:
@@ -118,20 +122,45 @@ class LiveCost:
         """
         if not self.follows:
             return
+        if not rows == rows_before == 1:
+            self._put_off(partial(self._learn, rows, union, context, rows_before, ms))
+            return
+        predicted = sum(self._parts(1, union, context, 1))
+        if not (ms > 0 and predicted > 0):
+            return
+        base = self._rows_ms[1] + self._context_ms[1] * context + self._expert_ms[1] * union
+        self._plain.append(ms / base)
+        self._plain_excess += min(max(ms / predicted - 1, -0.5), 1.0)
+        n = len(self._plain)
+        if n == TOGETHER or (n >= AT_LEAST and abs(self._plain_excess) >= ENOUGH):
+            self._learn(1, union, context, 1, median(self._plain) * base, n)
+            self._forget_plain()
+
+    def learn_draft(self, widths: Sequence[int], ms: float) -> None:
+        """Learns from the time that drafting levels of these widths took."""
+        if not self.follows or not widths:
+            return
+        self._put_off(partial(self._learn_draft, widths, ms))
+
+    def _put_off(self, learn: Callable[[], None]) -> None:
+        self._news.append(learn)
+        if len(self._news) >= 2 * CYCLES:
+            self.settle()
+
+    def settle(self) -> None:
+        """Learns from what it was told and has put off."""
+        for learn in self._news:
+            learn()
+        self._news.clear()
+
+    def _learn(
+        self, rows: int, union: float, context: int, rows_before: int, ms: float, n: int = 1
+    ) -> None:
+        """Learns from the median time of n cycles."""
         parts = self._parts(rows, union, context, rows_before)
         predicted = sum(parts)
         if not (ms > 0 and predicted > 0):
             return
-        ratio, n = ms / predicted, 1
-        if rows == rows_before == 1:
-            base = self._rows_ms[1] + self._context_ms[1] * context + self._expert_ms[1] * union
-            self._plain.append(ms / base)
-            self._plain_excess += min(max(ratio - 1, -0.5), 1.0)
-            n = len(self._plain)
-            if n < TOGETHER and (n < AT_LEAST or abs(self._plain_excess) < ENOUGH):
-                return
-            ratio = median(self._plain) * base / predicted
-            self._forget_plain()
         steady, expert, switch = parts
         slopes = np.zeros(len(self._state))
         slopes[:-4] = self._shares[rows] * ((steady + expert) / predicted)
@@ -139,12 +168,9 @@ class LiveCost:
         slopes[-3] = switch / predicted
         self._covariance *= 1 - FORGET * n
         self._covariance += (FORGET * n) * self._prior
-        self._correct(slopes, math.log(ratio), n, "verify")
+        self._correct(slopes, math.log(ms / predicted), n, "verify")
 
-    def learn_draft(self, widths: Sequence[int], ms: float) -> None:
-        """Learns from the time that drafting levels of these widths took."""
-        if not self.follows or not widths:
-            return
+    def _learn_draft(self, widths: Sequence[int], ms: float) -> None:
         first, further = map(math.exp, self._state[-2:].tolist())
         last = len(self._level_ms) - 1
         begun = first * self._level_ms[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .acceptance import TOGETHER
 from .regression import RunningRegression
 from .tree import DraftTree, FloatArray, IntArray
 
@@ -30,6 +31,7 @@ class Outlook:
         self._sums = np.zeros(0)
         self._seen = np.zeros(0)
         self._regression = RunningRegression(_PRIOR, _DEVIATIONS, MEMORY)
+        self._news: list[tuple[DraftTree, FloatArray]] = []
 
     def best_child(self, tokens: IntArray, chances: FloatArray) -> FloatArray:
         """float64 [m]: chance to expect of the best child behind each of some nodes, given that
@@ -47,16 +49,18 @@ class Outlook:
 
     def learn(self, tree: DraftTree, conditional: FloatArray) -> None:
         """Learns from the last level of `tree`, freshly drafted, by its nodes' chances [n]."""
-        # The children of a node stand side by side.
-        first = int(np.searchsorted(tree.depths, tree.depths[-1]))
-        level = tree.parents[first:]
-        starts = np.concatenate([ZERO, np.flatnonzero(level[1:] != level[:-1]) + 1])
-        parents, best = level[starts], np.maximum.reduceat(conditional[first:], starts)
-        tokens = tree.tokens[parents]
-        # Likely nodes are those that get grown further.
-        weights = 10 * tree.path_products(conditional)[parents]
-        self._regression.learn(self._signals(tokens, conditional[parents]), best, weights)
-        self._mean += 0.02 * (float(best.mean()) - self._mean)
+        self._news.append((tree, conditional))
+        if len(self._news) == TOGETHER:
+            self._learn_news()
+
+    def _learn_news(self) -> None:
+        levels = [_best_children(tree, conditional) for tree, conditional in self._news]
+        self._news.clear()
+        if not levels:
+            return
+        tokens, chances, best, weights = map(np.concatenate, zip(*levels, strict=True))
+        self._regression.learn(self._signals(tokens, chances), best, weights)
+        self._mean += 0.02 * len(levels) * (float(best.mean()) - self._mean)
         for token, chance in zip(tokens.tolist(), best.tolist(), strict=True):
             if self._seen[token] >= MOST:
                 self._sums[token] *= 1 - 1 / MOST
@@ -66,6 +70,7 @@ class Outlook:
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """What was learned, to be kept for the pair of models."""
+        self._learn_news()
         return {
             "regression": self._regression.state(),
             "mean": np.array(self._mean),
@@ -93,3 +98,18 @@ class Outlook:
             more = max(n, 2 * len(self._sums)) - len(self._sums)
             self._sums = np.concatenate([self._sums, np.zeros(more)])
             self._seen = np.concatenate([self._seen, np.zeros(more)])
+
+
+def _best_children(
+    tree: DraftTree, conditional: FloatArray
+) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
+    """Of the nodes that have children in the last level: tokens, own chances, those of their best
+    children, and how much they matter; each [m]."""
+    # The children of a node stand side by side.
+    first = int(np.searchsorted(tree.depths, tree.depths[-1]))
+    level = tree.parents[first:]
+    starts = np.concatenate([ZERO, np.flatnonzero(level[1:] != level[:-1]) + 1])
+    parents, best = level[starts], np.maximum.reduceat(conditional[first:], starts)
+    # Likely nodes are those that get grown further.
+    weights = 10 * tree.path_products(conditional)[parents]
+    return tree.tokens[parents], conditional[parents], best, weights

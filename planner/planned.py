@@ -31,7 +31,7 @@ NO_HOPES: FloatArray = np.zeros(0)
 # A forecast has to save its own time so many times over by its own account, which is a hopeful
 # one. It is made in the first drafted cycles and then in every TRY_EVERYth at least, to know.
 PAYS_TWICE, FIRST_FORECASTS, TRY_EVERY = 2.0, 100, 32
-FIRST_FORECASTING_MS = 0.5
+FIRST_FORECASTING_MS = 0.8
 
 
 class _Drafts:
@@ -94,6 +94,7 @@ class Planned:
         self._widths: tuple[int, ...] = ()
         self._hopes: list[tuple[float, float]] = []
         self._newest: tuple[_Drafts, Plan] | None = None
+        self._folded: CycleCost | None = None
 
     @property
     def planning_ms(self) -> float:
@@ -111,7 +112,7 @@ class Planned:
         self._context = context
         self._widths = ()
         self._hopes.clear()
-        self._newest = None
+        self._newest = self._folded = None
         self._forecasting = self._forecast_pays()
         if not self.may_draft:
             return False
@@ -211,7 +212,9 @@ class Planned:
     def _drafts(self, tree: DraftTree, conditional: FloatArray) -> _Drafts:
         """By rows alone: for plans without a forecast, the unions that so many rows have in the
         mean; before a forecast, free experts, so that what cannot pay even then needs none."""
-        cost = self.live.now.at(self._context, self._rows_before)
+        if self._folded is None:
+            self._folded = self.live.now.at(self._context, self._rows_before)
+        cost = self._folded
         unions = self.beliefs.expected_unions[: cost.max_rows + 1]
         if self._forecasting:
             unions = np.full_like(unions, self._root_union)
@@ -226,7 +229,9 @@ class Planned:
     ) -> Plan:
         """The best plan after levels of these widths, with a child hoped for behind each node of
         `frontier`, of that chance and without new experts."""
-        chances = np.concatenate([drafts.chances, drafts.chances[frontier] * hoped])
+        chances = drafts.chances
+        if len(frontier):
+            chances = np.concatenate([chances, chances[frontier] * hoped])
         plan = self._searched(drafts, widths, frontier, chances, None, drafts.by_rows)
         if not self._forecasting or plan.keep.sum() == 1:
             return plan
@@ -245,8 +250,9 @@ class Planned:
         forecast: ExpertForecast | None,
         cost: CycleCost,
     ) -> Plan:
+        parents = drafts.tree.parents
         return best_subtree(
-            np.concatenate([drafts.tree.parents, frontier]),
+            np.concatenate([parents, frontier]) if len(frontier) else parents,
             chances,
             None if forecast is None else forecast.sets,
             None if forecast is None else forecast.unforeseen,

@@ -19,7 +19,7 @@ from .forecast import ExpertForecast
 from .tree import BoolArray, DraftTree, FloatArray, IntArray
 
 NOTHING: IntArray = np.zeros(0, np.int32)
-FIRST_PLANNING_MS = 0.2
+FIRST_PLANNING_MS = 0.3
 # Drafted cycles between two looks at the experts when nothing new is expected of them.
 LOOK_EVERY = 16
 

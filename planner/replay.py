@@ -22,8 +22,8 @@ from .tree import DraftTree, IntArray
 
 # What planning takes a level, a forecast of experts in addition, and observing experts a layer
 # (LOG.md), in ms.
-PLANNING_MS = 0.1
-FORECAST_MS = 0.4
+PLANNING_MS = 0.3
+FORECAST_MS = 0.5
 OBSERVE_MS = 0.03
 
 
