@@ -26,7 +26,7 @@ TRIAL_SHARE = 0.01
 RATE_WEIGHT = 0.02
 # In the calibration of gains: cycles after which one weighs half, and how precise one is (the
 # inverse of a variance in tokens squared).
-MEMORY, PRECISION = 200.0, 10.0
+MEMORY, PRECISION = 800.0, 40.0
 # No head is right often enough for longer chains to be worth considering.
 LONGEST_CHAIN = 16
 
