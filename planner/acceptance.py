@@ -23,7 +23,7 @@ DEPTHS = 8
 TOGETHER = 8
 MEMORY = 1000.0
 # Prior deviations: of a, of b, of the depths' c.
-_DEVIATIONS = np.array([0.8, 0.8, *[0.4] * DEPTHS])
+_DEVIATIONS = np.full(2 + DEPTHS, 0.3)
 _PRIOR = np.array([1.0, *[0.0] * (DEPTHS + 1)])
 # No probability counts as more certain than this.
 _SURE = 1e-4
