@@ -30,7 +30,7 @@ NO_HOPES: FloatArray = np.zeros(0)
 
 # A forecast has to save its own time so many times over by its own account, which is a hopeful
 # one. It is made in the first drafted cycles and then in every TRY_EVERYth at least, to know.
-PAYS_TWICE, FIRST_FORECASTS, TRY_EVERY = 2.0, 100, 32
+PAYS_TWICE, FIRST_FORECASTS, TRY_EVERY = 2.0, 48, 32
 FIRST_FORECASTING_MS = 0.8
 
 
