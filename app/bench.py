@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from .bench_jobs import Outputs, compare, fit, parse_modes, replay, trace
+from .bench_out import refuse_overwriting
 from .entry import AppError, run
 from .options import (
     ModelChoice,
@@ -49,7 +50,7 @@ _OPTIONS = [
     click.option("--fit", "fit_path", type=_FILE, metavar="FILE",
                  help="Instead of running a model, learn from such a recording what the planner "
                  "should expect of this pair of models (-m, -md), and say how well experts are "
-                 "forecast."),
+                 "forecast on the quarter of the answers that is held out; at least 4."),
     click.option("--modes", metavar="MODE,MODE,…",
                  help="Speculation modes: off, chain:K, eagle3[:TOTAL[:DEPTH[:K]]], count, "
                  f"specfit[:ratio]. Default: {DEFAULT_MODES}; for --replay all, also oracle and "
@@ -100,13 +101,17 @@ def bench(
     seed is fixed unless -s says otherwise.
     """
     _refuse_options_of_other_jobs()
+    inputs = (source, replay_path, fit_path, choice.model, choice.model_draft, choice.cost_profile)
+    refuse_overwriting([path for path in inputs if path], [trace_path, json_path, plot_path])
     outputs = Outputs(json_path, plot_path)
     if replay_path is not None:
         replay(replay_path, modes, choice.cost_profile, outputs, ablate=ablate)
     elif fit_path is not None:
         fit(fit_path, choice)
     elif source is None:
-        raise AppError("give prompts by --prompts FILE, or a recorded trace by --replay FILE")
+        raise AppError(
+            "give prompts by --prompts FILE, or a recorded trace by --replay FILE or --fit FILE"
+        )
     elif trace_path is not None:
         trace(source, trace_path, choice, sampling_choice, predict)
     else:

@@ -95,9 +95,11 @@ def metadata(
 
 def one_line(about_it: dict[str, Any]) -> str:
     sampling = about_it["sampling"]
-    profile = about_it["cost_profile"] or "this machine"
+    costs = "planned by this machine's costs"
+    if about_it["cost_profile"]:
+        costs = f"planned by the costs of {about_it['cost_profile']}, measured on this machine"
     return (
         f"{about_it['machine']} | {about_it['model']} | {about_it['prompts']} x "
         f"{about_it['prompts_file']}, -n {about_it['predict']}, repeat {about_it['repeat']} | "
-        f"temperature {sampling['temp']:g}, seed {sampling['seed']} | costs of {profile}"
+        f"temperature {sampling['temp']:g}, seed {sampling['seed']} | {costs}"
     )

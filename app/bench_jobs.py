@@ -96,6 +96,8 @@ def trace(
     predict: int,
 ) -> None:
     """Records an answer to every prompt."""
+    if predict == 0:
+        raise AppError("-n 0 leaves nothing to record")
     prompts = sound_prompts(source)
     check_writable(trace_path)
 
@@ -181,6 +183,8 @@ def _mode_names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise AppError(f"--modes {text!r} names an empty mode; separate modes by single commas")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise AppError(f"--modes names {twice} twice")
     return names
 
 

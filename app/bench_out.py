@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .entry import about
+from .entry import AppError, about
 
 
 def check_writable(path: Path) -> None:
@@ -17,6 +18,25 @@ def check_writable(path: Path) -> None:
         else:
             path.open("xb").close()
             path.unlink()
+
+
+def refuse_overwriting(inputs: Sequence[Path | str], outputs: Sequence[Path | None]) -> None:
+    """Raises AppError if an output is an input, or two outputs are one file."""
+    taken = {_identity(Path(path)) for path in inputs}
+    for path in outputs:
+        if path is not None and (path.is_file() or not path.exists()):
+            if _identity(path) in taken:
+                raise AppError(f"{path} is named twice: it would be overwritten")
+            taken.add(_identity(path))
+
+
+def _identity(path: Path) -> object:
+    """The same for all names of a file."""
+    try:
+        stat = path.stat()
+        return stat.st_dev, stat.st_ino
+    except OSError:
+        return path.resolve()
 
 
 def write_json(path: Path, record: dict[str, Any]) -> None:

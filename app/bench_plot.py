@@ -36,7 +36,7 @@ class Bars:
 def check_plot(path: Path) -> None:
     """Raises AppError if pictures cannot be drawn here, or none of that name."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise AppError("--plot needs matplotlib: pip install 'specfit[plot]', or matplotlib itself")
+        raise AppError("--plot needs matplotlib: .venv/bin/pip install matplotlib")
     if path.suffix.lower() not in FORMATS:
         raise AppError(f"--plot {path}: the name must end in {', '.join(FORMATS)}")
 

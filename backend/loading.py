@@ -230,6 +230,9 @@ def _describe(model: Model, head: Eagle3Head | None, context: Context) -> str:
     parts.append(f"{layers} layers on the GPU" if layers else "on the CPU")
     if layers and info.n_experts and model.placement.n_cpu_moe:
         parts.append(f"experts of {model.placement.n_cpu_moe} layers in host memory")
-    parts += [f"context {context.ctx}", f"{context.threads} threads"]
+    parts += [
+        f"context {context.ctx}",
+        f"{context.threads} thread{'s' if context.threads > 1 else ''}",
+    ]
     parts.append("EAGLE-3 head" if head is not None else "no draft head")
     return ", ".join(parts)

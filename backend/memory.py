@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -45,4 +46,5 @@ def keep(beliefs: Beliefs, path: Path) -> None:
             np.savez(file, **beliefs.state())  # type: ignore[arg-type]
         scratch.replace(path)
     except OSError:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.unlink()

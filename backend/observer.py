@@ -106,13 +106,21 @@ def _loaded() -> ctypes.CDLL:
     """The native callback; a damaged file in the cache is built again, once."""
     path = compiled()
     try:
-        return ctypes.CDLL(str(path))
+        if _is_whole(path):
+            return ctypes.CDLL(str(path))
     except OSError:
-        path.unlink(missing_ok=True)
+        pass
     try:
+        path.unlink(missing_ok=True)
         return ctypes.CDLL(str(compiled()))
     except OSError as error:
         raise SpecfitError(f"experts cannot be observed: {error}") from error
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file is as it was built: a damaged one would crash, not fail."""
+    digest = path.with_suffix(".sha256").read_text().strip()
+    return hashlib.sha256(path.read_bytes()).hexdigest() == digest
 
 
 def compiled() -> Path:
@@ -150,7 +158,9 @@ def compiled() -> Path:
             capture_output=True,
             text=True,
         )
+        digest = hashlib.sha256(scratch.read_bytes()).hexdigest()
         scratch.replace(target)  # atomic: two processes may build at once
+        target.with_suffix(".sha256").write_text(digest)
     except subprocess.CalledProcessError as error:
         reason = (error.stderr or f"exit code {error.returncode}").strip().splitlines()[0]
         raise SpecfitError(

@@ -41,11 +41,12 @@ class CycleReport:
 
 @dataclass(frozen=True)
 class CycleMeans:
-    """Means per cycle."""
+    """Means per cycle. union_observed: share of the cycles whose experts were seen."""
 
     mean_acceptance_length: float = 0.0
     rows_per_cycle: float = 0.0
     union_per_layer: float = 0.0
+    union_observed: float = 0.0
     predicted_union: float = 0.0
     draft_ms: float = 0.0
     plan_ms: float = 0.0

@@ -9,20 +9,23 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from specfit.planner import DraftTree
-from specfit.planner.experts import n_words
+from specfit.planner.experts import n_words, sizes
 from specfit.planner.trace import Trace, TracedStep, TracedText
 
 from .errors import SpecfitError
 
 FORMAT = 1
+# Tokens and contexts are smaller than this; planners keep tables by token.
+MOST = 1 << 24
 
 
 class TraceWriter:
@@ -80,8 +83,11 @@ def read_trace(path: Path) -> Trace:
     try:
         with _opened(path, "r") as file:
             return _parsed(path, _records(path, file))
-    except (OSError, EOFError) as error:
-        raise SpecfitError(f"{path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise SpecfitError(f"{path} is not a trace that specfit-bench --trace wrote") from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SpecfitError(f"{path} cannot be read: {reason}") from error
 
 
 def _opened(path: Path, mode: str) -> IO[str]:
@@ -94,7 +100,9 @@ def _opened(path: Path, mode: str) -> IO[str]:
 def _records(path: Path, file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(file, 1):
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_constant=_no_number)
+        except RecursionError as error:
+            raise SpecfitError(f"{path}: line {number} is nested too deeply") from error
         except ValueError as error:
             if not line.endswith("\n"):
                 return
@@ -104,6 +112,10 @@ def _records(path: Path, file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, record
 
 
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
+
+
 def _parsed(path: Path, records: Iterator[tuple[int, dict[str, Any]]]) -> Trace:
     _, header = next(records, (0, {}))
     if header.get("specfit_trace") != FORMAT:
@@ -111,34 +123,29 @@ def _parsed(path: Path, records: Iterator[tuple[int, dict[str, Any]]]) -> Trace:
     at = 1
     try:
         layers, experts, used = (int(header[key]) for key in ("layers", "experts", "used"))
+        if not (layers >= 1 and 0 <= used <= experts and isinstance(header["about"], dict)):
+            raise ValueError("its header makes no sense")
         shape = (layers, n_words(experts))
-        texts: list[tuple[dict[str, Any], list[TracedStep]]] = []
+        texts: list[tuple[str, NDArray[np.int32], list[TracedStep]]] = []
         for at, record in records:  # noqa: B007
             if "text" in record:
-                texts.append((record, []))
+                texts.append((str(record["text"]), np.array(record["prompt"], np.int32), []))
             else:
-                texts[-1][1].append(_step(record, shape))
+                texts[-1][2].append(_step(record, shape, used))
         return Trace(
             layers,
             experts,
             used,
             header["about"],
-            tuple(
-                TracedText(
-                    str(text["text"]),
-                    np.array(text["prompt"], np.int32),
-                    tuple(steps),
-                )
-                for text, steps in texts
-            ),
+            tuple(TracedText(name, prompt, tuple(steps)) for name, prompt, steps in texts),
         )
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise SpecfitError(
-            f"{path}: line {at} is damaged ({type(error).__name__}: {error})"
-        ) from error
+    except KeyError as error:
+        raise SpecfitError(f"{path}: line {at} is damaged: it has no {error}") from error
+    except (IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise SpecfitError(f"{path}: line {at} is damaged: {error}") from error
 
 
-def _step(record: dict[str, Any], shape: tuple[int, int]) -> TracedStep:
+def _step(record: dict[str, Any], shape: tuple[int, int], used: int) -> TracedStep:
     n, expanded = len(record["tokens"]), np.array(record["expanded"], np.int32)
     tree = DraftTree(
         np.array(record["parents"], np.int32),
@@ -148,15 +155,29 @@ def _step(record: dict[str, Any], shape: tuple[int, int]) -> TracedStep:
     target = np.array(record["target"], np.float64)
     experts = _decoded(record["true_experts"], np.uint64, (n, *shape))
     hidden = _decoded(record["hidden"], np.float16, (len(expanded), -1))
-    if not len(tree.parents) == len(tree.probs) == len(target) == n or experts is None:
+    arrays = (tree.parents, tree.tokens, tree.probs, target)
+    if not n or any(array.shape != (n,) for array in arrays) or expanded.ndim != 1:
         raise ValueError("its arrays differ in length")
+    if experts is None or hidden is None:
+        raise ValueError("it has no experts or no states")
+    if tree.parents[0] != -1 or (np.diff(tree.parents) < 0).any():
+        raise ValueError("its nodes are not in breadth-first order")
     if (tree.parents[1:] >= np.arange(1, n)).any() or (tree.parents[1:] < 0).any():
         raise ValueError("a node comes before its parent")
-    assert hidden is not None
+    if not all(((array >= 0) & (array <= 1)).all() for array in (tree.probs, target)):
+        raise ValueError("it has probabilities outside of 0 to 1")
+    if not set(sizes(experts).ravel().tolist()) <= {0, used}:
+        raise ValueError(f"a node does not use {used} experts")
+    context, following = int(record["context"]), int(record["next"])
+    numbers = (tree.tokens.min(), context, following, -expanded.max(initial=0) + n - 1)
+    if min(numbers) < 0 or max(tree.tokens.max(), context, following) >= MOST:
+        raise ValueError("a token, node or context is out of range")
+    if not len(expanded) or expanded[0] != 0 or (np.diff(expanded) <= 0).any():
+        raise ValueError("its expanded nodes are not in order")
     return TracedStep(
-        context=int(record["context"]),
+        context=context,
         tree=tree,
-        next=int(record["next"]),
+        next=following,
         target=target,
         experts=experts,
         forecast=_decoded(record["forecast_experts"], np.uint64, (n, *shape)),

@@ -22,7 +22,7 @@ from specfit.backend.tracing import record
 LOAD = ("-c", "1024", "-t", "1")
 MEANS = {
     *("mean_acceptance_length", "rows_per_cycle", "union_per_layer"),
-    *("draft_ms", "plan_ms", "verify_ms", "observe_ms"),
+    *("draft_ms", "plan_ms", "verify_ms", "observe_ms", "union_observed"),
     *("predicted_cycle_ms", "measured_cycle_ms", "predicted_committed", "measured_committed"),
     "predicted_union",
 }

@@ -321,6 +321,19 @@ class TestReplayCommand:
         path.write_text(content.replace("{HEADER}", header).replace("{STEP}", '{"next": 1}'))
         refused(command(bench.main, "--replay", path), reason)
 
+    def test_no_input_is_overwritten(self, command, recorded, tmp_path) -> None:
+        before = recorded.read_bytes()
+        other_name = tmp_path / "link.jsonl"
+        other_name.symlink_to(recorded)
+        for output in (recorded, other_name):
+            refused(command(bench.main, "--replay", recorded, "--json", output), "named twice")
+        both = tmp_path / "new.svg"
+        refused(
+            command(bench.main, "--replay", recorded, "--json", both, "--plot", both), "named twice"
+        )
+        refused(command(bench.main, "--prompts", recorded, "--trace", recorded), "named twice")
+        assert recorded.read_bytes() == before
+
     def test_a_missing_trace_is_refused(self, command, tmp_path) -> None:
         refused(command(bench.main, "--replay", tmp_path / "none.jsonl"), "none.jsonl")
 

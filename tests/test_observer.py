@@ -106,9 +106,26 @@ def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
         observer.compiled()
 
 
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
 def test_a_damaged_file_in_the_cache_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: float
+) -> None:
+    monkeypatch.setattr(observer.platformdirs, "user_cache_path", lambda _name: tmp_path)
+    library = observer.compiled()
+    whole = library.read_bytes()
+    # Not in place: this process may have the file mapped.
+    library.unlink()
+    library.write_bytes(whole[: int(part * len(whole))])
+    assert Observer(1, 8, 2, 4).callback
+    assert len(library.read_bytes()) == len(whole)
+
+
+def test_a_folder_in_the_place_of_the_file_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(observer.platformdirs, "user_cache_path", lambda _name: tmp_path)
-    observer.compiled().write_bytes(b"no library")
-    assert Observer(1, 8, 2, 4).callback
+    library = observer.compiled()
+    library.unlink()
+    library.mkdir()
+    with pytest.raises(SpecfitError, match="experts cannot be observed"):
+        Observer(1, 8, 2, 4)
