@@ -1,0 +1,1 @@
+"""Puts a small model, word for word, into a larger shape."""
