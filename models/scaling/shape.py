@@ -91,6 +91,13 @@ def _group(shape: Shape) -> int:
     return shape.heads // shape.kv_heads
 
 
+def more_bits(layer: int, n_layers: int) -> bool:
+    """llama.cpp's rule for Q4_K_M, by which values and down matrices of some layers are Q6_K: the
+    first and last eighth, and every third between them."""
+    eighth = n_layers // 8
+    return layer < eighth or layer >= 7 * n_layers // 8 or (layer - eighth) % 3 == 2
+
+
 def default_taps(n_layers: int) -> tuple[int, int, int]:
     """Layers whose inputs an EAGLE-3 head reads unless it says otherwise."""
     return (2, n_layers // 2, n_layers - 3)
@@ -100,7 +107,8 @@ def place_layers(n_source: int, n_layers: int) -> list[int]:
     """The place of every source layer among `n_layers`.
 
     The layers between two taps of an EAGLE-3 head stay between them, so that the inputs at the
-    default taps are the same hidden states. Raises ModelFileError if there is no room for that.
+    default taps are the same hidden states; where there is a choice they go where Q4_K_M is more
+    exact. Layer 0 keeps its place. Raises ModelFileError if there is no room for that.
     """
     old, new = _bounds(n_source, n_layers), _bounds(n_layers, n_source)
     places: list[int] = []
@@ -111,7 +119,10 @@ def place_layers(n_source: int, n_layers: int) -> list[int]:
                 f"--layers {n_layers} leaves no room for the {n_source} layers of the source "
                 "between the taps of a draft head; take more, or as many."
             )
-        places += [start + k * room // count for k in range(count)]
+        for k in range(count):
+            first, end = (start + part * room // count for part in (k, k + 1))
+            better = (layer for layer in range(first, end) if more_bits(layer, n_layers))
+            places.append(next(better, first) if places else first)
     return places
 
 

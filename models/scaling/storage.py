@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType as Type
 from gguf import LlamaFileType
 from numpy.typing import NDArray
 
+from specfit.models.scaling.shape import more_bits
 from specfit.models.scaling.source import Floats
 
 Bytes = NDArray[np.uint8]
@@ -42,14 +43,8 @@ def tensor_type(file_type: str, name: str, layer: int, n_layers: int) -> Type:
         return Type.F32
     if file_type != "Q4_K_M":
         return Type[file_type]
-    better = name in ("attn_v", "ffn_down_exps") and _use_more_bits(layer, n_layers)
+    better = name in ("attn_v", "ffn_down_exps") and more_bits(layer, n_layers)
     return Type.Q6_K if better or name == "output" else Type.Q4_K
-
-
-def _use_more_bits(layer: int, n_layers: int) -> bool:
-    """llama.cpp's rule for Q4_K_M: the first and last eighth, and every third between them."""
-    eighth = n_layers // 8
-    return layer < eighth or layer >= 7 * n_layers // 8 or (layer - eighth) % 3 == 2
 
 
 def n_bytes(kind: Type, n_values: int) -> int:
@@ -100,6 +95,6 @@ class Noise:
             self._pools[kind] = stored(self._values, kind).ravel()
         pool = self._pools[kind]
         size, step = n_rows * n_bytes(kind, columns), n_bytes(kind, 256)
-        start = int(self.random.integers(len(pool) // step)) * step
-        n_repeats = (start + size) // len(pool) + 1
-        return np.tile(pool, n_repeats)[start : start + size].reshape(n_rows, -1)
+        pool = np.tile(pool, -(-size // len(pool))) if size > len(pool) else pool
+        start = int(self.random.integers((len(pool) - size) // step + 1)) * step
+        return pool[start : start + size].reshape(n_rows, -1).copy()
