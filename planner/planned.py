@@ -113,9 +113,9 @@ class Planned:
         self._widths = ()
         self._hopes.clear()
         self._newest = self._folded = None
-        self._forecasting = self._forecast_pays()
         if not self.may_draft:
             return False
+        self._forecasting = self._forecast_pays()
         # A chain of one draft that brings no experts.
         hoped = self.beliefs.outlook.behind(root)
         plain_ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
