@@ -11,7 +11,6 @@ is kept in the user's cache folder under a key of all it depends on.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import platform
@@ -23,12 +22,12 @@ from statistics import median
 
 import llama_cpp
 import numpy as np
-import platformdirs
 import torch
 
 from specfit.models.eagle3 import Eagle3Head
 from specfit.planner import CostPoint, DraftTree, FloatArray, pack, union_per_layer
 
+from .cache import cache_path, identity, replace_if_possible
 from .context import TREE_LIMIT, Context
 from .errors import SpecfitError
 from .model import Progress
@@ -96,13 +95,7 @@ def calibrated(
     if stored is not None and _still_true(stored, context):
         return stored
     measured = measure(context, head, progress)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(".tmp")
-        scratch.write_text(json.dumps(asdict(measured), indent=1), encoding="utf-8")
-        scratch.replace(path)
-    except OSError:
-        pass  # a read-only or full home folder only means measuring again next time
+    replace_if_possible(path, json.dumps(asdict(measured), indent=1).encode())
     return measured
 
 
@@ -342,15 +335,12 @@ def _observe_ms(cycles: _Cycles) -> float:
 
 def _cache_path(context: Context, head: Eagle3Head | None) -> Path:
     info = context.model.info
-    stat = info.path.stat()
     depends_on = [
         FORMAT,
         platform.node(),
         platform.processor() or platform.machine(),
         llama_cpp.__version__,
-        str(info.path.resolve()),
-        stat.st_size,
-        int(stat.st_mtime),
+        *identity(info.path),
         context.threads,
         _has_room(context),
         asdict(context.model.placement),
@@ -359,5 +349,4 @@ def _cache_path(context: Context, head: Eagle3Head | None) -> Path:
         torch.cuda.is_available(),
         ROW_COUNTS,
     ]
-    key = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:20]
-    return platformdirs.user_cache_path("specfit") / "costs" / f"{key}.json"
+    return cache_path("costs", depends_on, ".json")

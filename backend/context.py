@@ -171,19 +171,6 @@ class Context:
         pointer = llama.llama_get_logits_ith(self.handle, row)
         return np.ctypeslib.as_array(pointer, (self.model.n_vocab,)).copy()
 
-    def measure(self, tokens: NDArray[np.int32], own_sequences: bool) -> None:
-        """Decodes `tokens` for timing: all at position n_past in sequences of their own, or as a
-        chain; then forgets them."""
-        if own_sequences:
-            self._batch.fill_parallel(tokens, self.n_past)
-            for seq in range(1, len(tokens)):
-                self._share_prefix(seq)
-        else:
-            self._batch.fill_chain(tokens.tolist(), self.n_past, output_last=True)
-            self._batch.logits[: len(tokens)] = 1
-        self._decode()
-        llama.llama_memory_seq_rm(self._memory, -1, self.n_past, -1)
-
     def _share_prefix(self, seq: int) -> None:
         """Makes sequence `seq` hold the committed text."""
         if self._held[seq] < self.n_past:
@@ -262,12 +249,3 @@ class _Batch:
             ids = np.flatnonzero(carried)
             self._n_seq_id[row] = len(ids)
             self._seq_ids[row, : len(ids)] = ids
-
-    def fill_parallel(self, tokens: NDArray[np.int32], position: int) -> None:
-        n = len(tokens)
-        self.struct.n_tokens = n
-        self.tokens[:n] = tokens
-        self.positions[:n] = position
-        self.logits[:n] = 1
-        self._n_seq_id[:n] = 1
-        self._seq_ids[:n, 0] = range(n)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
+import io
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
 from specfit.planner import Beliefs
+
+from .cache import cache_path, identity, replace_if_possible
 
 FORMAT = 1
 
 
 def memory_path(model: Path, head: Path | None) -> Path:
     """Where the beliefs about this pair are kept; another file of the same name is another pair."""
-    identity: list[object] = [FORMAT]
-    for path in (model, *([head] if head else [])):
-        file = path / "model.safetensors" if path.is_dir() else path
-        stat = file.stat()
-        identity += [str(file.resolve()), stat.st_size, int(stat.st_mtime)]
-    key = hashlib.sha256(repr(identity).encode()).hexdigest()[:20]
-    return platformdirs.user_cache_path("specfit") / "learned" / f"{key}.npz"
+    files = [
+        path / "model.safetensors" if path.is_dir() else path for path in (model, head) if path
+    ]
+    return cache_path("learned", [FORMAT, *map(identity, files)], ".npz")
 
 
 def recall(beliefs: Beliefs, path: Path) -> bool:
@@ -38,13 +34,7 @@ def recall(beliefs: Beliefs, path: Path) -> bool:
 
 
 def keep(beliefs: Beliefs, path: Path) -> None:
-    """Keeps the beliefs. Losing them costs some cycles of learning, so a full disk is no error."""
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch.open("wb") as file:
-            np.savez(file, **beliefs.state())  # type: ignore[arg-type]
-        scratch.replace(path)
-    except OSError:
-        with suppress(OSError):
-            scratch.unlink()
+    """Keeps the beliefs. Losing them costs some cycles of learning."""
+    archive = io.BytesIO()
+    np.savez(archive, **beliefs.state())  # type: ignore[arg-type]
+    replace_if_possible(path, archive.getvalue())

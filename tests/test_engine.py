@@ -178,7 +178,9 @@ class TestCosts:
     @pytest.fixture
     def cache(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         """Where measurements are kept: a place of the test's own."""
-        monkeypatch.setattr(calibration.platformdirs, "user_cache_path", lambda _name: tmp_path)
+        monkeypatch.setattr(
+            "specfit.backend.cache.platformdirs.user_cache_path", lambda _name: tmp_path
+        )
         return tmp_path
 
     def test_a_measurement_has_all_that_a_cycle_is_made_of(self, measured: Measured) -> None:

@@ -57,7 +57,7 @@ def test_where_nothing_can_be_kept_nothing_is_said(tmp_path: Path) -> None:
 def test_an_engine_keeps_what_it_learned_for_the_next_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("specfit.backend.memory.platformdirs.user_cache_path", lambda _: tmp_path)
+    monkeypatch.setattr("specfit.backend.cache.platformdirs.user_cache_path", lambda _: tmp_path)
     options = LoadOptions(ctx=512, threads=1, cost_profile="streamed")
     with Engine.load(options) as engine:
         question = [{"role": "user", "content": "What is a tree?"}]
