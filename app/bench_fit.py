@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from specfit.backend.memory import keep, recall
 from specfit.backend.trace_file import read_trace
 from specfit.models.gguf_info import read_gguf_info
-from specfit.planner import Acceptance, Beliefs, Forecast, Outlook, UnionByRows
+from specfit.planner import Beliefs
 from specfit.planner.forecast_report import SignalQuality, forecast_quality
-from specfit.planner.hindsight import mean_unions
-from specfit.planner.lab import MAX_ROWS
+from specfit.planner.lab import Lab
 from specfit.planner.replay import accepted_nodes
 from specfit.planner.trace import Trace, TracedText
 
@@ -46,24 +43,18 @@ def fit(path: Path, model: Path, memory: Path) -> list[SignalQuality]:
         raise AppError(f"{path} was recorded from another model than {model.name}")
     held_out = trace.texts[::HELD_OUT]
     rest = [text for i, text in enumerate(trace.texts) if i % HELD_OUT]
-    judged = _beliefs(trace)
+    lab = Lab(trace)
+    judged = lab.beliefs()
     _learn(judged, rest, trace)
     assert judged.forecast is not None
     quality = forecast_quality(held_out, judged.forecast)
 
-    beliefs = _beliefs(trace)
+    beliefs = lab.beliefs()
     if memory.exists() and not recall(beliefs, memory):
-        beliefs = _beliefs(trace)
+        beliefs = lab.beliefs()
     _learn(beliefs, trace.texts, trace)
     keep(beliefs, memory)
     return quality
-
-
-def _beliefs(trace: Trace) -> Beliefs:
-    weights = np.ones(trace.n_layers)
-    forecast = Forecast(trace.n_layers, trace.n_experts, trace.n_used, weights)
-    unions = UnionByRows(mean_unions(trace.texts, MAX_ROWS))
-    return Beliefs(Acceptance(), Outlook(), forecast, unions, weights)
 
 
 def _learn(beliefs: Beliefs, texts: Sequence[TracedText], trace: Trace) -> None:

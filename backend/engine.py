@@ -110,6 +110,18 @@ class Engine:
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(self.model.prompt_tokens(messages))
 
+    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """Raises SpecfitError if there are none, or too many for the context."""
+        prompt = self.model.prompt_tokens(messages)
+        if not prompt:
+            raise SpecfitError("the prompt is empty")
+        if len(prompt) >= self.ctx:
+            raise SpecfitError(
+                f"the prompt has {len(prompt)} tokens and the context holds {self.ctx}; "
+                "shorten it or raise -c"
+            )
+        return prompt
+
     def generate(
         self,
         messages: Sequence[Message],
@@ -125,14 +137,7 @@ class Engine:
         context ends. spec: None means specfit. stop: strings that end the answer before them.
         Raises SpecfitError if the prompt does not fit the context.
         """
-        prompt = self.model.prompt_tokens(messages)
-        if not prompt:
-            raise SpecfitError("the prompt is empty")
-        if len(prompt) >= self.ctx:
-            raise SpecfitError(
-                f"the prompt has {len(prompt)} tokens and the context holds {self.ctx}; "
-                "shorten it or raise -c"
-            )
+        prompt = self.prompt_tokens(messages)
         policy = self.policy(spec or Spec.parse("specfit"))
         sampling = sampling or self.recommended_sampling
         policy.beliefs.acceptance.heat(sampling.temp)
@@ -166,10 +171,10 @@ class Engine:
             self._tokens += batch
             self._unremembered = len(batch) if drafter is not None else 0
             if len(self._tokens) < len(prompt):
-                self._remember_prompt()
+                self.remember_prompt()
         return True
 
-    def _remember_prompt(self) -> None:
+    def remember_prompt(self) -> None:
         """Keeps the head's features of the batch just decoded. Of a prompt's last one that is put
         off until the first token is out."""
         if self._unremembered and self.drafter is not None:
@@ -184,7 +189,7 @@ class Engine:
         goes_on: told every token as it is committed; False ends the text with it.
         """
         begun = time.perf_counter()
-        self._remember_prompt()
+        self.remember_prompt()
         context = self.context.n_past
         room = self.ctx - 1 - context
         # A text that was begun without hope of drafts has left no features to draft from.
@@ -207,7 +212,7 @@ class Engine:
         drafter.remember(self.context.features(len(tree))[path])
 
         walked = time.perf_counter()
-        experts = self._experts(len(tree)) if observing else None
+        experts = self.observed_experts(len(tree)) if observing else None
         observe_ms = self._observe_ms if observing else 0.0
         plan_ms = self._learning_ms + (planned - begun) * 1e3 - draft.head_ms
         outcome = Outcome(
@@ -221,8 +226,8 @@ class Engine:
             plan_ms=plan_ms,
             verify_ms=(walked - planned) * 1e3 - observe_ms,
         )
-        predicted_ms = (
-            self._predicted_ms(outcome) + observe_ms + len(draft.widths) * policy.planning_ms
+        predicted_ms = observe_ms + self.own_cost.cycle_ms(
+            len(tree), choice.union, context, self._rows_before, draft.widths, policy.planning_ms
         )
         predicted_union = policy.beliefs.per_layer(choice.union, len(tree))
         union = self._learn(outcome, policy)
@@ -291,12 +296,6 @@ class Engine:
         )
         return Cycle([token], report)
 
-    def _predicted_ms(self, outcome: Outcome) -> float:
-        """What the cycle was expected to take on this machine, planning left out."""
-        return self.own_cost.now.draft_ms(outcome.widths) + self.own_cost.verify_ms(
-            outcome.rows, outcome.choice.union, outcome.context, self._rows_before
-        )
-
     def _learn(self, outcome: Outcome, policy: Policy) -> float:
         """Has costs and policy learn from a drafted cycle; returns its mean union per layer, as
         expected where it was not observed."""
@@ -323,10 +322,11 @@ class Engine:
         observer.arm()
         return True
 
-    def _experts(self, rows: int) -> Bitsets | None:
+    def observed_experts(self, rows: int) -> Bitsets | None:
         """uint64 [row, layer, word] of the observed decode; None if a layer was not seen."""
         observer = self.context.observer
-        assert observer is not None
+        if observer is None:
+            return None
         observer.disarm()
         ids = observer.selections(rows)
         return None if ids is None else pack(np.maximum(ids, 0), self.model.info.n_experts)

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from specfit.planner import DraftTree, Policy, Spec, pack
+from specfit.planner import DraftTree, Policy, Spec
 from specfit.planner.policies import Eagle3
 from specfit.planner.trace import TracedStep, TracedText
-from specfit.planner.tree import BoolArray, FloatArray, IntArray
+from specfit.planner.tree import BoolArray, FloatArray, IntArray, best_nodes
 
-from .context import BATCH, TREE_LIMIT, Context
+from .context import TREE_LIMIT, Context
 from .drafter import Drafter
 from .engine import Engine
 from .errors import SpecfitError
@@ -47,9 +46,7 @@ class _Candidates(Eagle3):
     def kept(self, tree: DraftTree) -> BoolArray:
         scores = tree.path_products(tree.probs)
         scores[likeliest_chain(tree)[: CHAIN + 1]] = 2.0
-        keep = np.zeros(len(tree), np.bool_)
-        keep[np.argsort(-scores, kind="stable")[:TREE_LIMIT]] = True
-        return keep
+        return best_nodes(scores, TREE_LIMIT)
 
 
 def likeliest_chain(tree: DraftTree) -> list[int]:
@@ -76,16 +73,11 @@ def record(
     drafter, context = engine.drafter, engine.context
     if drafter is None or (engine.model.info.n_experts and context.observer is None):
         raise SpecfitError("only a model with a draft head, whose experts can be seen, is traced")
-    prompt = engine.model.prompt_tokens(messages)
-    if len(prompt) >= engine.ctx:
-        raise SpecfitError(
-            f"the prompt has {len(prompt)} tokens and the context holds {engine.ctx}"
-        )
+    prompt = engine.prompt_tokens(messages)
     policy = engine.policy(Spec.parse("specfit"))
     engine.forget()
-    for start in range(0, len(prompt), BATCH):
-        context.decode_prompt(prompt[start : start + BATCH])
-        drafter.remember(context.features(len(prompt[start : start + BATCH])))
+    engine.prefill(prompt, _Candidates(policy), lambda: True)
+    engine.remember_prompt()
     sampler = Sampler(sampling)
     probabilities = Sampler(sampling if sampling.temp > 0 else Sampling(temp=1.0, min_p=0.0))
     text, root = list(prompt), sampler.sample(context, -1)
@@ -120,14 +112,13 @@ def _step(
     if context.observer is not None:
         context.observer.arm()
     context.decode_tree(tree)
-    ids = _selections(context, len(tree))
+    seen = engine.observed_experts(len(tree))
     target = _target(context, tree, probabilities)
     following = sampler.sample(context, 0)
     context.commit(tree, [0])
     drafter.remember(context.features(1))
-    experts = np.zeros((len(tree), 0, 0), np.uint64)
-    if ids is not None and forecast is not None:
-        experts = pack(np.maximum(ids, 0), engine.model.info.n_experts)
+    experts = np.zeros((len(tree), 0, 0), np.uint64) if seen is None else seen
+    if seen is not None and forecast is not None:
         # Of what it sees here, a planner would see the committed tokens for certain.
         forecast.learn(DraftTree.of_root(text[-1]), None, experts[:1])
     kept_slots = [slot for slot, node in enumerate(candidates.expanded) if keep[node]]
@@ -142,14 +133,6 @@ def _step(
         hidden=states[kept_slots].astype(np.float16),
         expanded=new_index[np.array(candidates.expanded)[kept_slots]].astype(np.int32),
     )
-
-
-def _selections(context: Context, rows: int) -> NDArray[np.int32] | None:
-    """The experts of the decode just observed."""
-    if context.observer is None:
-        return None
-    context.observer.disarm()
-    return context.observer.selections(rows)
 
 
 def _target(context: Context, tree: DraftTree, probabilities: Sampler) -> FloatArray:

@@ -9,13 +9,11 @@ the drafted token that of token i+1 (Li et al., EAGLE-3, arXiv 2503.01840). Comm
 a key/value cache. The pairs of a draft tree lie behind them, each seeing the committed ones, its
 own ancestors and itself, and are thrown away with the tree.
 
-Since there is one layer, keys and values of a committed pair depend on that pair alone: a prompt
-costs two matrix products, and attention runs only for the last pair, the root of the next tree.
-
-Made to be cheap per level, where much of a small head's time is launching operations: norms'
-weights and attention's scale are folded into the matrix that follows, query, key and value (and
-gate and up) are one product, and RoPE is one complex multiplication, for which each head's rotated
-halves are interleaved in the weights.
+With one layer, keys and values of a committed pair depend on it alone: a prompt costs two matrix
+products, and attention runs only for the last pair, the root of the next tree. A level is made
+cheap, as much of a small head's time is launching operations: norms' weights and attention's scale
+are folded into the matrix that follows, query, key and value (and gate and up) are one product, and
+RoPE is one complex product, for which each head's rotated halves are interleaved in the weights.
 """
 
 from __future__ import annotations

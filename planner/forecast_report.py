@@ -12,7 +12,7 @@ from .experts import Bitsets, sizes, union_per_layer
 from .forecast import SIGNALS, Forecast
 from .policies import LOOK_EVERY
 from .trace import TracedStep, TracedText
-from .tree import DraftTree
+from .tree import DraftTree, best_nodes
 
 PLAN_ROWS = (2, 4, 8)
 # Rows of the plan that a planner is taken to verify.
@@ -91,9 +91,7 @@ def forecast_quality(texts: Sequence[TracedText], forecast: Forecast) -> list[Si
 def likeliest(step: TracedStep, rows: int) -> tuple[DraftTree, Bitsets]:
     """The part of a step's candidates that a plan would hold, and its experts."""
     tree = step.tree
-    chances = tree.path_products(tree.probs)
-    keep = np.zeros(len(tree), np.bool_)
-    keep[np.argsort(-chances, kind="stable")[:rows]] = True
+    keep = best_nodes(tree.path_products(tree.probs), rows)
     states = np.zeros((len(tree), step.hidden.shape[1]), np.float32)
     states[step.expanded] = step.hidden
     inner = np.zeros(len(tree), np.bool_)

@@ -113,6 +113,19 @@ class LiveCost:
         """`now.at(context, rows_before).verify_ms(rows, union)`, without making tables."""
         return sum(self._parts(rows, union, context, rows_before))
 
+    def cycle_ms(
+        self,
+        rows: int,
+        union: float,
+        context: int,
+        rows_before: int,
+        widths: Sequence[int],
+        planning_ms: float,
+    ) -> float:
+        """All of a cycle: drafting levels of these widths, planning each, and verifying."""
+        drafting = self.now.draft_ms(widths) + len(widths) * planning_ms
+        return drafting + self.verify_ms(rows, union, context, rows_before)
+
     def learn_verify(
         self, rows: int, union: float, context: int, rows_before: int, ms: float
     ) -> None:

@@ -165,10 +165,10 @@ class Planned:
         chances = drafts.chances[plan.keep]
         if drafts.forecast is None or rows == 1:
             union = float(self.beliefs.expected_unions[rows])
-            return Choice(plan.keep, chances, union, proven=plan.proven)
+            return Choice(plan.keep, chances, union)
         kept = drafts.forecast.only(plan.keep)
         union = self._union(drafts.forecast, plan)
-        return Choice(plan.keep, chances, union, kept, plan.proven)
+        return Choice(plan.keep, chances, union, kept)
 
     def looks(self, tree: DraftTree) -> bool:
         self._unseen += 1
@@ -184,8 +184,14 @@ class Planned:
         choice = outcome.choice
         self.beliefs.learn(outcome.tree, outcome.path, choice.forecast, outcome.experts)
         rows = min(outcome.rows, self.live.now.max_rows)
-        ms = self._spent_ms(outcome.widths)
-        ms += self.live.verify_ms(rows, choice.union, outcome.context, self._rows_before)
+        ms = self.live.cycle_ms(
+            rows,
+            choice.union,
+            outcome.context,
+            self._rows_before,
+            outcome.widths,
+            self.planning_ms,
+        )
         self.rule.learn(len(outcome.path), ms)
         self._time_ms += ms
         self._rows_before = rows

@@ -16,7 +16,7 @@ import numpy as np
 from .beliefs import Beliefs
 from .experts import Bitsets
 from .forecast import ExpertForecast
-from .tree import BoolArray, DraftTree, FloatArray, IntArray
+from .tree import BoolArray, DraftTree, FloatArray, IntArray, best_nodes
 
 NOTHING: IntArray = np.zeros(0, np.int32)
 FIRST_PLANNING_MS = 0.3
@@ -36,7 +36,6 @@ class Choice:
     chances: FloatArray
     union: float
     forecast: ExpertForecast | None = None
-    proven: bool = True
 
     @property
     def committed(self) -> float:
@@ -201,11 +200,7 @@ class Eagle3(Baseline):
         return np.sort(best).astype(np.int32), self.branching
 
     def choose(self, tree: DraftTree) -> Choice:
-        scores = tree.path_products(tree.probs)
-        # Stable: of equals the earlier node, so a parent before its children.
-        keep = np.zeros(len(tree), np.bool_)
-        keep[np.argsort(-scores, kind="stable")[: self.total]] = True
-        return self._expected(tree, keep)
+        return self._expected(tree, best_nodes(tree.path_products(tree.probs), self.total))
 
 
 def followed(planning_ms: float, outcome: Outcome) -> float:

@@ -135,8 +135,9 @@ def _cycle(
         planning_ms += len(widths) * FORECAST_MS
     observe_ms = OBSERVE_MS * len(weights) if looked else 0.0
     draft_ms, verify_ms = cost.draft_ms(widths), cost.verify_ms(len(tree), union)
-    predicted = live.now.draft_ms(widths) + len(widths) * policy.planning_ms + observe_ms
-    predicted += live.verify_ms(len(tree), choice.union, context, rows_before)
+    predicted = observe_ms + live.cycle_ms(
+        len(tree), choice.union, context, rows_before, widths, policy.planning_ms
+    )
     seen = union if looked else choice.union
     live.learn_verify(len(tree), seen, context, rows_before, verify_ms)
     live.learn_draft(tuple(widths), draft_ms)

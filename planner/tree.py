@@ -18,6 +18,13 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 
+def best_nodes(scores: FloatArray, n: int) -> BoolArray:
+    """bool: the n highest of `scores`; of equals the earlier, so a parent before its children."""
+    keep = np.zeros(len(scores), np.bool_)
+    keep[np.argsort(-scores, kind="stable")[:n]] = True
+    return keep
+
+
 @dataclass(frozen=True)
 class DraftTree:
     """A rooted tree of draft tokens.

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from costcases import MEASURED
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specfit.planner import CostPoint, CycleCost, cost_from_points
 
 LAYERS = np.ones(48)
-# A few rows of a machine that computes experts on the CPU, streams them from 32 rows on.
-MEASURED = [
-    CostPoint(1, 8, 22.3),
-    CostPoint(2, 8, 28.9),
-    CostPoint(2, 12.1, 32.4),
-    CostPoint(8, 8, 67.3),
-    CostPoint(8, 25.7, 85.3),
-    CostPoint(31, 8, 120.0),
-    CostPoint(31, 45.0, 187.0),
-    CostPoint(32, 8, 131.0),
-    CostPoint(32, 45.0, 711.0),
-]
 
 
 def tables(points: list[CostPoint], max_rows: int = 64, **changes: object) -> CycleCost:

@@ -7,22 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from costcases import MEASURED
 
 from specfit.planner import CostPoint, CycleCost, LiveCost, cost_from_points
 
 LAYERS = 48
 UNIONS = np.interp(np.arange(65), [1, 2, 4, 8, 16, 31, 64], [8, 12.1, 17.9, 25.7, 34, 45, 65])
-MEASURED = [
-    CostPoint(1, 8, 22.3),
-    CostPoint(2, 8, 28.9),
-    CostPoint(2, 12.1, 32.4),
-    CostPoint(8, 8, 67.3),
-    CostPoint(8, 25.7, 85.3),
-    CostPoint(31, 8, 120.0),
-    CostPoint(31, 45.0, 187.0),
-    CostPoint(32, 8, 131.0),
-    CostPoint(32, 45.0, 711.0),
-]
 TABLE = cost_from_points(
     MEASURED,
     top_k=8,

@@ -147,7 +147,7 @@ def test_of_a_prompt_of_any_length_only_so_much_waits_for_the_first_cycle(
         monkeypatch.setattr(drafter_module, "PENDING", bound)
         monkeypatch.setattr(engine, "drafter", Drafter(engine.drafter.head))
         assert engine.prefill(prompt, policy, lambda: True)
-        engine._remember_prompt()
+        engine.remember_prompt()
         assert engine.context.n_past == engine.drafter.n_known == 1400
         assert engine.drafter.n_known - engine.drafter.head.n_pairs == waiting
 
@@ -178,7 +178,7 @@ def test_a_prompt_stopped_between_batches_goes_on_from_there(engine: Engine) -> 
 
 def drafted_after(engine: Engine, prompt: list[int]) -> DraftTree:
     assert engine.drafter is not None
-    engine._remember_prompt()
+    engine.remember_prompt()
     return drafted(engine.drafter, [*prompt, prompt[10]])
 
 
