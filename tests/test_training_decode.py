@@ -13,7 +13,7 @@ import torch
 from tinytarget import SPECIALS, vocabulary
 
 from specfit.models.errors import ModelFileError
-from specfit.models.training.decode import END, Decoder, Unfinished, conversations
+from specfit.models.training.decode import END, NOTHING, Decoder, conversations
 from specfit.models.training.kernels import attend, rope_table, write_cache
 from specfit.models.training.networks import load_decoder_network
 from specfit.models.training.recipe import Voice
@@ -176,32 +176,29 @@ def script(*entries: int) -> list[int]:
 
 
 def decoder(network: Network, *scripts: list[int], seed: int = 0, **options: object) -> Decoder:
-    voices = options.pop("voices", (Voice(1.0, 5), Voice(0.0, 3)))
-    given = {"min_p": 0.0, "end_of_turn": STOP, "seed": seed} | options
-    return Decoder(network, np.array(scripts, np.int32), [1, 2], voices, **given)
+    given = {"voices": (Voice(1.0, 5), Voice(0.0, 3)), "min_p": 0.0} | options
+    entries = np.array(scripts, np.int32)
+    return Decoder(network, entries, end_of_turn=STOP, prefix=[1, 2], seed=seed, **given)
 
 
 def test_forced_tokens_are_fed_and_turns_end_by_themselves_or_at_the_cap() -> None:
-    scripts = [script(3, 4, -1, 5, -1), script(6, -1)]
-    talk = decoder(Network(chatter(), 4, 64), *scripts)
-    ended, _ = conversations(talk.run(60, 400), Unfinished.at_first(4, 2))
+    talk = decoder(Network(chatter(), 4, 64), script(3, 4, -1, 5, -1), script(6, -1))
+    ended = conversations(talk.run(60, 400))
     assert len(ended) > 100
     lengths = set()
     for one in ended:
         text = one.tokens.tolist()
         stops = [place for place, token in enumerate(text) if token == STOP]
-        if one.script == 0:
+        if len(stops) == 2:
             assert text[:2] == [3, 4] and text[stops[0] + 1] == 5
             turns = [text[2 : stops[0]], text[stops[0] + 2 : stops[1]]]
         else:
             assert text[0] == 6
             turns = [text[1 : stops[0]]]
-        assert stops[-1] == len(text) - 1 and len(stops) == len(turns) and not one.cut
+        assert stops[-1] == len(text) - 1 and not one.cut
         for turn, stop in zip(turns, stops, strict=True):
-            assert len(turn) <= 5
+            assert len(turn) <= 5 and (len(turn) == 5 or stop not in one.capped)
             lengths.add(len(turn))
-            if stop in one.capped:
-                assert len(turn) == 5
         assert one.whole == (not len(one.capped))
     assert lengths == {0, 1, 2, 3, 4, 5}
     assert any(one.whole for one in ended) and any(len(one.capped) for one in ended)
@@ -209,58 +206,76 @@ def test_forced_tokens_are_fed_and_turns_end_by_themselves_or_at_the_cap() -> No
 
 def test_what_is_logged_is_what_is_fed_and_scripts_come_in_order() -> None:
     network = Network(chatter(), 3, 64)
-    scripts = [script(3 + n, -1) for n in range(5)]
-    talk = decoder(network, *scripts)
-    before = Unfinished.at_first(3, 5)
-    ended = []
-    # Cut anywhere, a log continues the one before it.
-    for steps in (1, 7, 16, 40, 2, 34):
-        log = talk.run(60, steps)
-        assert log.shape == (steps, 3)
-        more, before = conversations(log, before)
-        ended += more
-    fed: list[list[int]] = [[] for _ in range(3)]
-    whole = []
-    for tokens, positions in network.fed[1:]:  # the first is the prefix
+    talk = decoder(network, *(script(3 + n, -1) for n in range(5)))
+    # Cut anywhere, logs lose nothing and repeat nothing.
+    logs = [talk.run(60, steps) for steps in (1, 7, 16, 40, 2, 34)]
+    ended = [one.tokens.tolist() for log in logs for one in conversations(log)]
+    talk.run(60, 1)  # which shows the network what the step before it decided
+    # What the network was fed, from each start behind the prefix; the first step is the prefix.
+    started: list[list[int]] = []
+    of_row: dict[int, list[int]] = {}
+    finished: list[list[int]] = []
+    for tokens, positions in network.fed[1:]:
         for row in range(3):
             if positions[row] == 1:
-                whole.append(fed[row])
-                fed[row] = []
-            assert tokens[row] == 2 if positions[row] == 1 else positions[row] == len(fed[row]) + 2
-            if positions[row] > 1:
-                fed[row].append(int(tokens[row]))
-    # What ended with a token that nothing followed was logged, but not fed.
-    assert [one.tokens[:-1].tolist() for one in ended if not one.cut] == whole[3:][: len(ended)]
-    assert all(one.tokens[0] == 3 + one.script for one in ended)
-    started = [int(row[0]) - 3 for row in before.entries if len(row)]
-    assert started == [s for s, row in zip(before.scripts, before.entries, strict=True) if len(row)]
-    counts = np.bincount([one.script for one in ended], minlength=5)
-    assert counts.min() > 5 and np.ptp(counts) <= 3
+                assert tokens[row] == 2
+                finished += [of_row[row]] if row in of_row else []
+                of_row[row] = []
+                started.append(of_row[row])
+            else:
+                assert positions[row] == len(of_row[row]) + 2
+                of_row[row].append(int(tokens[row]))
+    # The last end of turn of a text is logged, and not fed.
+    assert all(text[-1] == STOP for text in ended)
+    assert len(finished) > 30
+    assert sorted(finished) == sorted(text[:-1] for text in ended)
+    assert [text[0] for text in started if text][:40] == [3 + n % 5 for n in range(40)]
 
 
-def test_two_runs_are_one_and_seeds_repeat() -> None:
-    def log(seed: int, *steps: int) -> np.ndarray:
-        talk = decoder(Network(chatter(), 4, 16), script(3, -1), script(4, -1, 5, -1), seed=seed)
-        return np.concatenate([talk.run(60, n) for n in steps])
+def test_logs_are_whole_by_themselves() -> None:
+    def made(*steps: int) -> list[np.ndarray]:
+        talk = decoder(Network(chatter(), 4, 16), script(3, -1), script(4, -1, 5, -1))
+        return [talk.run(60, n) for n in steps]
 
-    assert (log(3, 100) == log(3, 33, 67)).all()
-    assert (log(3, 100) != log(4, 100)).any()
+    (at_once,) = made(100)
+    parts = made(33, 5, 62)
+    texts = [[one.tokens.tolist() for one in conversations(log)] for log in (at_once, *parts)]
+    assert sorted(texts[0]) == sorted(texts[1] + texts[2] + texts[3])
+    # Columns can be taken apart.
+    columns = [parts[2][:, :1], parts[2][:, 1:]]
+    by_column = [one.tokens.tolist() for log in columns for one in conversations(log)]
+    assert by_column == texts[3]
+    assert (parts[1] & NOTHING).any() and len(parts[1]) > 5
+
+
+def test_seeds_repeat() -> None:
+    def log(seed: int) -> np.ndarray:
+        return decoder(Network(chatter(), 4, 16), script(3, -1), seed=seed).run(60, 100)
+
+    assert (log(3) == log(3)).all()
+    assert (log(3) != log(4)).any()
+
+
+def test_it_stops_in_time() -> None:
+    assert decoder(Network(chatter(), 4, 16), script(3, -1)).run(0.0).shape == (0, 4)
+    assert 0 < len(decoder(Network(chatter(), 4, 16), script(3, -1)).run(0.1)) < 10_000
 
 
 def test_a_conversation_without_room_is_cut() -> None:
-    # Two tokens of prefix and eight rows of room: six fed behind it.
+    # Two tokens of prefix in rows of eight: six behind it.
     talk = decoder(Network(chatter(0.01), 2, 8), script(3, -1), voices=(Voice(1.0, 50),))
-    ended, left = conversations(talk.run(60, 30), Unfinished.at_first(2, 1))
+    log = talk.run(60, 30)
+    ended = conversations(log)
     assert {len(one.tokens) for one in ended if one.cut} == {6}
     assert any(one.cut for one in ended) and not any(one.whole for one in ended if one.cut)
-    assert all(one.tokens[0] == 3 for one in ended) and all(len(row) < 6 for row in left.entries)
+    assert all(one.tokens[0] == 3 for one in ended)
 
 
 def test_a_cold_voice_takes_the_likeliest_token() -> None:
     table = torch.randn(WORDS, WORDS, generator=torch.manual_seed(2))
     table[:, STOP] = -9
     talk = decoder(Network(table, 8, 32), script(3, -2))
-    ended, _ = conversations(talk.run(60, 60), Unfinished.at_first(8, 1))
+    ended = conversations(talk.run(60, 60))
     expected = [3]
     for _ in range(3):
         expected.append(int(table[expected[-1]].argmax()))
@@ -300,9 +315,9 @@ def test_scripts_that_cannot_be_followed_are_refused(
         Decoder(
             Network(chatter(), 1, 16),
             np.array(scripts, np.int32),
-            prefix,
             (Voice(1.0, 5), Voice(1.0, 5)),
             min_p=0.05,
             end_of_turn=STOP,
+            prefix=prefix,
             seed=0,
         )

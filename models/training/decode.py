@@ -25,9 +25,9 @@ Tokens = NDArray[np.int32]
 # In scripts: the conversation is over. An entry -1-k lets voices[k] speak.
 END = -100
 
-# In the log, above the token: its conversation ended here, for want of room in its row; and an end
-# of turn that was fed in place of what the model would have said.
-ENDED, CUT, CAPPED = 1 << 20, 1 << 21, 1 << 22
+# In the log, above the token: its conversation ended here; for want of room in its row; an end of
+# turn that was fed in place of what the model would have said. And where there is no token.
+ENDED, CUT, CAPPED, NOTHING = 1 << 20, 1 << 21, 1 << 22, 1 << 23
 _TOKEN = ENDED - 1
 
 # Steps between two looks at the clock.
@@ -48,18 +48,17 @@ class Decoder:
         self,
         network: DecodeNetwork,
         scripts: Tokens,
-        prefix: Sequence[int],
         voices: Sequence[Voice],
-        *,
         min_p: float,
         end_of_turn: int,
+        prefix: Sequence[int],
         seed: int,
     ) -> None:
         """scripts: int32 [n, length], entries as above. prefix: tokens that all scripts go on from.
 
         Raises ValueError for scripts that cannot be followed.
         """
-        _check(scripts, prefix, voices, network.length)
+        _check(scripts, voices, prefix, network.length)
         self._network, self._end_of_turn = network, end_of_turn
         rows, device = network.rows, network.device
         # A place beyond the last entry, for scripts that fill their line.
@@ -80,28 +79,33 @@ class Decoder:
         self._script, self._place, self._said = counter(), counter(), counter()
         self._next_script, self._log_step = counter(1), counter(1)
         self._log = torch.zeros(_BURST, rows, dtype=torch.int32, device=device)
+        self._unfinished = np.empty((0, rows), np.int32)
         for position, token in enumerate(self._prefix[:-1]):
             network.step(self._tokens.fill_(token), self._positions.fill_(position))
         self._restart()
         torch.manual_seed(seed)
         self._advance = self._captured(seed) if device.type == "cuda" else self._step
 
-    def run(self, seconds: float, steps: int) -> NDArray[np.int32]:
-        """int32 [steps done, rows]: each row's token of each step, with the flags above.
+    def run(self, seconds: float, steps: float = math.inf) -> NDArray[np.int32]:
+        """int32 [steps, rows]: each row's token of each step, with the flags above.
 
-        Stops after so many steps, or, within some steps, after so many seconds.
+        Stops after so many steps, or, within some steps, after so many seconds. Above these steps
+        stands what the rows were in the midst of, NOTHING where that is less, so that a log is
+        whole by itself; what it leaves unfinished is in the next one again.
         """
         until = time.monotonic() + seconds
-        bursts = [np.empty((0, self._network.rows), np.int32)]
+        bursts = [self._unfinished]
         left = steps
         while left and time.monotonic() < until:
-            n = min(_BURST, left)
+            n = int(min(_BURST, left))
             for _ in range(n):
                 self._advance()
             bursts.append(self._log[:n].to("cpu", copy=True).numpy())
             self._log_step.zero_()
             left -= n
-        return np.concatenate(bursts)
+        log = np.concatenate(bursts)
+        self._unfinished = _unfinished(log)
+        return log
 
     @torch.no_grad()
     def _step(self) -> None:
@@ -152,7 +156,7 @@ class Decoder:
         for _ in range(_WARM_STEPS):
             self._step()
         torch.cuda.synchronize()
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_STEPS):
@@ -171,11 +175,10 @@ class Decoder:
 class Conversation:
     """What a row was fed, from behind the prefix to the script's end.
 
-    script: its index. cut: it ended for want of room in its row. capped: places of those ends of
-    turn that were fed because a voice had reached its cap.
+    cut: it ended for want of room in its row. capped: places of those ends of turn that were fed
+    because a voice had reached its cap.
     """
 
-    script: int
     tokens: Tokens
     cut: bool
     capped: NDArray[np.int64]
@@ -186,52 +189,27 @@ class Conversation:
         return not self.cut and not len(self.capped)
 
 
-@dataclass(frozen=True)
-class Unfinished:
-    """What the rows of a decoder are in the midst of, between two logs.
-
-    scripts: int64 [rows], each row's. following: the next one to be handed out, of `count`.
-    entries: each row's log since its conversation began.
-    """
-
-    scripts: NDArray[np.int64]
-    following: int
-    count: int
-    entries: tuple[Tokens, ...]
-
-    @classmethod
-    def at_first(cls, rows: int, count: int) -> Unfinished:
-        """Before a decoder's first run. count: of its scripts."""
-        return cls(np.arange(rows) % count, rows % count, count, (np.empty(0, np.int32),) * rows)
+def conversations(log: NDArray[np.int32]) -> list[Conversation]:
+    """The conversations that ended in a decoder's log, or in some columns of it."""
+    ended = []
+    for column in np.ascontiguousarray(log.T):
+        start = int(np.count_nonzero(column & NOTHING))
+        for end in np.flatnonzero(column & ENDED).tolist():
+            fed = column[start : end + 1]
+            capped = np.flatnonzero(fed & CAPPED)
+            ended.append(Conversation(fed & _TOKEN, bool(fed[-1] & CUT), capped))
+            start = end + 1
+    return ended
 
 
-def conversations(
-    log: NDArray[np.int32], before: Unfinished
-) -> tuple[list[Conversation], Unfinished]:
-    """The conversations that ended in a log, in the order of their ends, and what is left.
-
-    log: of one run. before: what the runs before it left.
-    """
-    # By step, then by row, as the decoder hands scripts out.
-    steps, rows = np.nonzero(log & ENDED)
-    given = (before.following + np.arange(len(steps))) % before.count
-    scripts, entries = before.scripts.copy(), list(before.entries)
-    starts = np.zeros(log.shape[1], np.int64)
-    columns = np.ascontiguousarray(log.T)
-    ended: list[Conversation] = []
-    for step, row, script in zip(steps.tolist(), rows.tolist(), given, strict=True):
-        fed = np.concatenate([entries[row], columns[row, starts[row] : step + 1]])
-        ended.append(_conversation(int(scripts[row]), fed))
-        entries[row], starts[row], scripts[row] = fed[:0], step + 1, script
-    left = tuple(
-        np.concatenate([fed, columns[row, starts[row] :]]) for row, fed in enumerate(entries)
-    )
-    following = (before.following + len(steps)) % before.count
-    return ended, Unfinished(scripts, following, before.count, left)
-
-
-def _conversation(script: int, fed: Tokens) -> Conversation:
-    return Conversation(script, fed & _TOKEN, bool(fed[-1] & CUT), np.flatnonzero(fed & CAPPED))
+def _unfinished(log: NDArray[np.int32]) -> NDArray[np.int32]:
+    """What the rows are in the midst of after a log: its last steps, the rest NOTHING."""
+    over = np.pad((log & (ENDED | NOTHING)) != 0, ((1, 0), (0, 0)), constant_values=True)
+    # Steps of each row since its last end.
+    open_steps = over[::-1].argmax(0)
+    tail = log[len(log) - int(open_steps.max()) :].copy()
+    tail[np.arange(len(tail))[:, None] < len(tail) - open_steps] = NOTHING
+    return tail
 
 
 def _pick(
@@ -248,7 +226,7 @@ def _pick(
     return noisy.masked_fill(x < floor, -torch.inf).argmax(-1)
 
 
-def _check(scripts: Tokens, prefix: Sequence[int], voices: Sequence[Voice], length: int) -> None:
+def _check(scripts: Tokens, voices: Sequence[Voice], prefix: Sequence[int], length: int) -> None:
     if not len(prefix) or len(prefix) >= length - 1:
         raise ValueError(f"a prefix of {len(prefix)} tokens leaves no room in {length}")
     if scripts.ndim != 2 or not scripts.size or (scripts[:, 0] == END).any():

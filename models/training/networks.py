@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import gguf
 import numpy as np
@@ -185,13 +185,16 @@ class _File:
         at, sizes = f"blk.{index}.", self.sizes
         query, key, value = (self._read(f"{at}attn_{name}") for name in "qkv")
         if sizes.experts_used:
-            norms = self.vector(f"{at}attn_q_norm"), self.vector(f"{at}attn_k_norm")
-            router = self.vector(f"{at}ffn_gate_inp")
+            norms: tuple[torch.Tensor, torch.Tensor] | None = (
+                self.vector(f"{at}attn_q_norm"),
+                self.vector(f"{at}attn_k_norm"),
+            )
+            router: torch.Tensor | None = self.vector(f"{at}ffn_gate_inp")
             # [experts, ff, in] twice, and [experts, out, ff].
             gate, up = (self._read(f"{at}ffn_{name}_exps").flatten(0, 1) for name in ("gate", "up"))
             down = self._read(f"{at}ffn_down_exps").transpose(0, 1).flatten(1)
         else:
-            norms = router = None
+            norms, router = None, None
             query = _halves_together(query, sizes.heads)
             key = _halves_together(key, sizes.kv_heads)
             gate, up, down = (self._read(f"{at}ffn_{name}") for name in ("gate", "up", "down"))
@@ -232,9 +235,11 @@ class _File:
 
 def _halves_together(matrix: torch.Tensor, heads: int) -> torch.Tensor:
     """A `llama` file's query or key rows, whose rotated pairs are neighbours, as halves."""
-    return matrix.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+    return matrix.view(heads, -1, 2, matrix.shape[1]).transpose(1, 2).reshape(matrix.shape)
 
 
 def compiled(function: _Function, device: torch.device) -> _Function:
     """The function, compiled where that pays."""
-    return torch.compile(function, dynamic=False) if device.type == "cuda" else function
+    if device.type != "cuda":
+        return function
+    return cast(_Function, torch.compile(function, dynamic=False))
