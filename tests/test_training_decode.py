@@ -282,6 +282,27 @@ def test_a_cold_voice_takes_the_likeliest_token() -> None:
     assert len(ended) > 50 and all(one.tokens.tolist() == [*expected, STOP] for one in ended)
 
 
+def test_rows_that_begin_anew_write_what_the_model_alone_would(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_model(path, "qwen3moe")
+    network = load_decoder_network(path, 2, 32, "cpu", torch.float32)
+    scripts = np.array([[7, 8, -1, 9, -1, END], [10, -1, END, END, END, END]], np.int32)
+    talk = Decoder(network, scripts, (Voice(0.0, 6),), 0.0, ENDS, [5, 6, 4], seed=0)
+    ended = conversations(talk.run(60, 60))
+    assert len(ended) >= 8
+    texts = {(4, *one.tokens.tolist()) for one in ended}
+    assert len(texts) == 2  # greedy: each script always has the same text
+    for text in texts:
+        best = llama_logits(path, [5, 6, *text]).argmax(1)[2:].tolist()
+        given, said = [7, 8, 9] if text[1] == 7 else [10], 0
+        for place, token in enumerate(text[1:]):
+            if given and token == given[0] and said in (0, 7):
+                given, said = given[1:], 0
+            else:
+                said += 1
+                assert token == (best[place] if said < 7 else ENDS)
+
+
 @pytest.mark.parametrize(("temperature", "min_p"), [(1.0, 0.0), (0.5, 0.0), (0.5, 0.2)])
 def test_tokens_are_drawn_as_temperature_and_min_p_say(temperature: float, min_p: float) -> None:
     logits = torch.randn(WORDS, generator=torch.manual_seed(5)).double()

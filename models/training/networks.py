@@ -115,10 +115,14 @@ def load_decoder_network(
 ) -> DecodeNetwork:
     """Loads a `llama` or `qwen3moe` file, of any quantisation that the gguf package reads.
 
+    device: a GPU with a number becomes the current one, on which kernels and graphs run.
     dtype: of matrices, activations and cache. Raises ModelFileError if the file is of another
     architecture, damaged, or not there.
     """
-    return DecodeNetwork(_File(path, torch.device(device), dtype), rows, length)
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    return DecodeNetwork(_File(path, device, dtype), rows, length)
 
 
 def _add_and_norm(
