@@ -1,4 +1,4 @@
-"""Results as JSON, in a file whose old content lasts until the new one is there."""
+"""Results in a file whose old content lasts until the new one is there."""
 
 from __future__ import annotations
 
@@ -40,15 +40,18 @@ def _identity(path: Path) -> object:
 
 
 def write_json(path: Path, record: dict[str, Any]) -> None:
-    """Writes `record`; a write that fails leaves an older file as it was."""
-    text = json.dumps(record, indent=1) + "\n"
+    write_text(path, json.dumps(record, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes `text`; a write that fails leaves an older file as it was."""
     with about(path):
         if path.exists() and not path.is_file():  # a pipe or a device
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
             return
         part = path.with_name(f"{path.name}.part")
         try:
-            part.write_text(text)
+            part.write_text(text, encoding="utf-8")
             part.replace(path)
         except OSError:
             part.unlink(missing_ok=True)

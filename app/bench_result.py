@@ -87,11 +87,11 @@ def _summarise(mode: str, runs: Sequence[Run], base: dict[tuple[int, int], Repor
         same_text=fmean(mine.text == other.text for mine, other in pairs),
         ttft_ms=fmean(report.ttft_ms for report in reports),
         cycles=sum(report.cycles for report in reports),
-        means=_over_all_cycles(reports),
+        means=over_all_cycles(reports),
     )
 
 
-def _over_all_cycles(reports: Sequence[Report]) -> CycleMeans:
+def over_all_cycles(reports: Sequence[Report]) -> CycleMeans:
     """The means over the cycles of all `reports`, of which there is at least one."""
     from specfit.backend import CycleMeans
 

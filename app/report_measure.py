@@ -1,0 +1,320 @@
+"""specfit-report's measuring: visits to placements in turn, until every cell is known well enough.
+
+A cell is a placement and a kind of prompts. A visit loads a placement in a process of its own and
+plays rounds: one prompt under all modes that still need it, side by side. The first visit plays one
+round of every kind; later ones go on until the loading is a small part of them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .entry import AppError, say
+from .interrupts import Interrupts
+from .machine import machine_name
+from .report_plain import llama_bench
+from .report_plan import OFF, PLAIN, SPECFIT, Asked, Placement, Plan
+from .report_process import VisitProcess
+from .report_stats import ratio, times
+from .report_store import Record, Results, Round, Store
+from .report_visit import choice_as_json
+
+# A mode's ratio to off is known when its standard error is this small, by so many rounds.
+TARGET_ERROR, LEAST_ROUNDS = 0.03, 5
+# What an answer's tokens are chosen for where nobody says: the time of a round of all modes.
+ROUND_S, LEAST_TOKENS, MOST_TOKENS = 15.0, 16, 128
+# Later visits last so many times as long as what comes before their first round.
+LOADS_OF_A_VISIT = 4
+# How much longer than expected a round may take, and what is assumed of an unknown visit.
+MARGIN, UNKNOWN_VISIT_S = 1.2, 30.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When measuring has to end; None: when all is measured. clock: seconds."""
+
+    deadline: float | None
+    clock: Callable[[], float] = time.monotonic
+
+    def has(self, seconds: float) -> bool:
+        return self.deadline is None or self.clock() + seconds * MARGIN <= self.deadline
+
+
+def unfinished(rounds: Sequence[Round], modes: Sequence[str]) -> list[str]:
+    """The modes of a cell whose ratio to off is not known well enough. rounds: the cell's."""
+    return [
+        mode
+        for mode in modes
+        if mode != OFF and (times(rounds, mode) < LEAST_ROUNDS or not _known(rounds, mode))
+    ]
+
+
+def _known(rounds: Sequence[Round], mode: str) -> bool:
+    found = ratio(rounds, mode, OFF)
+    return found is not None and found.error <= TARGET_ERROR
+
+
+def next_round(
+    asked: Sequence[Asked], rounds: Sequence[Round], modes: Sequence[str]
+) -> tuple[int, list[str]] | None:
+    """Index of the prompt to ask next and the modes to ask it under, in their order; None if the
+    cell is known well enough, or out of prompts. rounds: the cell's."""
+    needed = unfinished(rounds, modes)
+    if not needed:
+        return None
+    done = {(round_.prompt, mode) for round_ in rounds for mode in round_.runs}
+    for index, one in enumerate(asked):
+        missing = [mode for mode in needed if (one.key, mode) not in done]
+        if missing:
+            playing = {OFF, *missing} | ({SPECFIT} & set(modes))
+            ordered = [mode for mode in modes if mode in playing]
+            first = len(rounds) % len(ordered)
+            return index, ordered[first:] + ordered[:first]
+    return None
+
+
+def chosen_tokens(token_s: Mapping[str, float]) -> int:
+    """Tokens an answer, a multiple of 8. token_s: seconds a token of every mode."""
+    tokens = int(ROUND_S / sum(token_s.values())) // 8 * 8
+    return min(MOST_TOKENS, max(LEAST_TOKENS, tokens))
+
+
+def measure(
+    plan: Plan,
+    store: Store,
+    bench: Path | None,
+    command: str,
+    budget: Budget,
+    interrupts: Interrupts,
+) -> dict[str, str]:
+    """Measures until all is known, no time is left, or Ctrl-C (KeyboardInterrupt).
+
+    Returns why placements could not be measured, by name.
+    """
+    failed: dict[str, str] = {}
+    while True:
+        waiting = [
+            placement
+            for placement in plan.placements
+            if placement.name not in failed
+            and _next_cell(plan, store.results, placement.name) is not None
+            and budget.has(_visit_s(store.results, placement.name))
+        ]
+        if not waiting:
+            return failed
+        placement = min(waiting, key=lambda one: len(store.results.rounds_of(one.name)))
+        try:
+            _visit(plan, placement, store, bench, command, budget, interrupts)
+        except AppError as error:
+            failed[placement.name] = str(error)
+            say(f"{placement.name}: {error}")
+
+
+def _next_cell(
+    plan: Plan, results: Results, placement: str
+) -> tuple[Sequence[Asked], int, list[str]] | None:
+    """The next round of the kind that had the fewest; None if all kinds are done."""
+    modes = [PLAIN, *plan.modes]
+    found = []
+    for asked in plan.kinds.values():
+        rounds = results.rounds_of(placement, asked[0].kind)
+        following = next_round(asked, rounds, modes)
+        if following is not None:
+            found.append((len(rounds), asked, *following))
+    if not found:
+        return None
+    _, asked, index, playing = min(found, key=lambda one: one[0])
+    return asked, index, playing
+
+
+def _visit_s(results: Results, placement: str) -> float:
+    """What a visit with one round takes, as far as that is known."""
+    here, anywhere = results.visits_of(placement), results.visits
+    if not here:
+        known = [visit["load_s"] + visit["warm_s"] for visit in anywhere]
+        return max(known) + UNKNOWN_VISIT_S if known else 0.0
+    rounds = results.rounds_of(placement)
+    took = [sum(run.took_s for run in round_.runs.values()) for round_ in rounds[-4:]]
+    return float(here[-1]["load_s"] + here[-1]["warm_s"] + max(took, default=ROUND_S))
+
+
+def _visit(
+    plan: Plan,
+    placement: Placement,
+    store: Store,
+    bench: Path | None,
+    command: str,
+    budget: Budget,
+    interrupts: Interrupts,
+) -> None:
+    before = store.results.visits_of(placement.name)
+    begun = budget.clock()
+    every = [one for asked in plan.kinds.values() for one in asked]
+    tokens = tokens_of(placement, before)
+    with VisitProcess(placement, store.cache_of(placement.name), interrupts) as process:
+        process.say(
+            {
+                "choice": choice_as_json(placement.choice),
+                "modes": [OFF, PLAIN, *(mode for mode in plan.modes if mode != OFF)],
+                "prompts": [one.prompt.messages for one in every],
+                "room": tokens or MOST_TOKENS,
+            }
+        )
+        loaded = process.heard()
+        tokens = tokens or chosen_tokens(loaded["token_s"])
+        visit = len(before)
+        _keep_profile(store.profile_path(placement.name), placement, loaded)
+        store.add(
+            {
+                "record": "visit",
+                "placement": placement.name,
+                "visit": visit,
+                "settings": settings_of(placement),
+                "tokens": tokens,
+                "began": datetime.now(UTC).isoformat(timespec="seconds"),
+                "machine": machine_name(),
+                "command": command,
+                **{key: value for key, value in loaded.items() if key != "profile"},
+            }
+        )
+        ready = budget.clock()
+        rounds = 0
+        while (cell := _next_cell(plan, store.results, placement.name)) is not None:
+            asked, index, modes = cell
+            spent = budget.clock() - ready
+            enough = spent > LOADS_OF_A_VISIT * (ready - begun) if before else False
+            first_done = not before and rounds >= len(plan.kinds)
+            expected = sum(
+                _run_s(store.results, placement.name, mode, tokens, loaded) for mode in modes
+            )
+            if enough or first_done or not budget.has(expected):
+                break
+            one = asked[index]
+            process.say({"prompt": every.index(one), "modes": modes, "tokens": tokens})
+            about_it = {
+                "placement": placement.name,
+                "visit": visit,
+                "kind": one.kind,
+                "prompt": one.key,
+                "id": one.prompt.id,
+                "of": len(modes),
+            }
+            for _ in modes:
+                store.add({**process.heard(), **about_it})
+            rounds += 1
+    say(f"{placement.name}: {rounds} rounds in {budget.clock() - begun:.0f} s")
+    if bench is not None:
+        _bench(placement, store, bench, visit, tokens, budget, interrupts)
+
+
+def _run_s(
+    results: Results, placement: str, mode: str, tokens: int, loaded: Mapping[str, Any]
+) -> float:
+    """What a run is expected to take: as before, else by the warm-up."""
+    took = [
+        round_.runs[mode].took_s for round_ in results.rounds_of(placement) if mode in round_.runs
+    ]
+    return max(took[-4:]) if took else tokens * float(loaded["token_s"][mode])
+
+
+def tokens_of(placement: Placement, visits: Sequence[Record]) -> int | None:
+    """Tokens an answer: as asked, as in earlier visits, or not known yet."""
+    return placement.tokens or (int(visits[-1]["tokens"]) if visits else None)
+
+
+def settings_of(placement: Placement) -> Record:
+    """What results of one placement must agree in. Raises AppError for a missing model."""
+    from specfit.models import bundled_head, bundled_model
+
+    choice = placement.choice
+    model = choice.model or bundled_model()
+    head = choice.model_draft or (bundled_head() if choice.model is None else None)
+    options = choice_as_json(choice)
+    del options["model"], options["model_draft"]
+    return {
+        "model": _named(model),
+        "head": None if head is None else _named(head),
+        "options": options,
+        "environment": dict(placement.environment),
+    }
+
+
+def _named(path: Path) -> list[Any]:
+    file = path / "model.safetensors" if path.is_dir() else path
+    try:
+        return [path.name, file.stat().st_size]
+    except OSError as error:
+        raise AppError(f"{path}: {error.strerror}") from error
+
+
+def check_same(plan: Plan, results: Results) -> None:
+    """Raises AppError if a placement was measured under this name as something else."""
+    for placement in plan.placements:
+        for visit in results.visits_of(placement.name):
+            now = settings_of(placement)
+            for part, value in visit["settings"].items():
+                if now[part] != value:
+                    raise AppError(
+                        f"the folder has results of {placement.name} with another {part} ({value}, "
+                        f"now {now[part]}); name another folder or another placement"
+                    )
+            if placement.tokens not in (None, visit["tokens"]):
+                raise AppError(
+                    f"the folder has results of {placement.name} with -n {visit['tokens']}; name "
+                    "another folder or another placement"
+                )
+
+
+def _keep_profile(path: Path, placement: Placement, loaded: Mapping[str, Any]) -> None:
+    """Writes the costs that were calibrated, once: they have to be those of one moment."""
+    if path.exists():
+        return
+    about_it = {
+        "name": placement.name,
+        "what": placement.options,
+        "model": loaded["description"],
+        "machine": machine_name(),
+    }
+    path.parent.mkdir(exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps({**about_it, **loaded["profile"]}, indent=1) + "\n")
+    part.replace(path)
+
+
+def _bench(
+    placement: Placement,
+    store: Store,
+    path: Path,
+    visit: int,
+    tokens: int,
+    budget: Budget,
+    interrupts: Interrupts,
+) -> None:
+    """llama-bench, once a visit."""
+    results = store.results
+    here = results.visits_of(placement.name)[-1]
+    earlier = [one["took_s"] for one in results.benches if one["placement"] == placement.name]
+    expected = here["load_s"] + 4 * tokens * here["token_s"][OFF]
+    runs = [r.runs[OFF] for r in results.rounds_of(placement.name) if OFF in r.runs]
+    if not runs or not budget.has(max(earlier, default=expected)):
+        return
+    from specfit.models import bundled_model
+
+    found = llama_bench(
+        path,
+        placement.choice.model or bundled_model(),
+        placement,
+        threads=here["threads"],
+        gpu_layers=here["gpu_layers"],
+        n_cpu_moe=here["n_cpu_moe"],
+        tokens=tokens,
+        depth=round(sum(run.report.prompt_tokens for run in runs) / len(runs)),
+        interrupts=interrupts,
+    )
+    store.add({"record": "bench", "placement": placement.name, "visit": visit, **vars(found)})

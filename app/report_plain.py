@@ -1,0 +1,176 @@
+"""llama.cpp's own plain decoding, to hold the modes against: a bare loop, and llama-bench."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .entry import AppError
+from .interrupts import Interrupts
+from .report_plan import Placement
+
+if TYPE_CHECKING:
+    from specfit.backend import Report
+
+BATCH = 512
+REPETITIONS = 3
+
+
+class PlainLoop:
+    """llama_decode and the likeliest token, in a context of its own with llama.cpp's defaults.
+
+    Nothing of ours takes part, so that what the engine costs beyond llama.cpp shows.
+    """
+
+    def __init__(self, model: Any, ctx: int, threads: int) -> None:
+        """model: llama.cpp's handle. Raises AppError if there is no memory for the context."""
+        import llama_cpp.llama_cpp as llama
+
+        self._llama = llama
+        params = llama.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = ctx, BATCH, BATCH
+        params.n_threads = params.n_threads_batch = threads
+        self._context = llama.llama_init_from_model(model, params)
+        if self._context is None:
+            raise AppError("there is no memory for a second context, in which llama.cpp is timed")
+        self._vocab = llama.llama_model_get_vocab(model)
+        self._n_vocab = int(llama.llama_vocab_n_tokens(self._vocab))
+
+    def close(self) -> None:
+        self._llama.llama_free(self._context)
+
+    def answer(self, prompt: Sequence[int], limit: int, goes_on: Any) -> tuple[list[int], Report]:
+        """Greedy tokens after `prompt`, at most `limit`, and their times as the engine takes them.
+
+        goes_on: asked before every token.
+        """
+        llama = self._llama
+        begun = time.perf_counter()
+        llama.llama_memory_clear(llama.llama_get_memory(self._context), True)
+        for start in range(0, len(prompt), BATCH):
+            self._decode(prompt[start : start + BATCH])
+        tokens = [self._likeliest()]
+        first = ended = time.perf_counter()
+        while len(tokens) < limit and goes_on() and not self._ends(tokens[-1]):
+            self._decode(tokens[-1:])
+            tokens.append(self._likeliest())
+            ended = time.perf_counter()
+        return tokens, self._report(len(prompt), len(tokens), first - begun, ended - first)
+
+    def _ends(self, token: int) -> bool:
+        return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
+
+    def _decode(self, tokens: Sequence[int]) -> None:
+        llama = self._llama
+        array = (llama.llama_token * len(tokens))(*tokens)
+        status = llama.llama_decode(self._context, llama.llama_batch_get_one(array, len(tokens)))
+        if status != 0:
+            raise AppError(f"llama_decode failed in the bare loop: status {status}")
+
+    def _likeliest(self) -> int:
+        pointer = self._llama.llama_get_logits_ith(self._context, -1)
+        return int(np.ctypeslib.as_array(pointer, (self._n_vocab,)).argmax())
+
+    @staticmethod
+    def _report(prompt: int, tokens: int, ttft_s: float, seconds: float) -> Report:
+        from specfit.backend import CycleMeans, Report
+
+        cycles = tokens - 1
+        ms = seconds / cycles * 1e3 if cycles else 0.0
+        means = CycleMeans(
+            mean_acceptance_length=1.0,
+            rows_per_cycle=1.0,
+            verify_ms=ms,
+            measured_cycle_ms=ms,
+            measured_committed=1.0,
+        )
+        return Report(
+            text="",
+            finish_reason="",
+            prompt_tokens=prompt,
+            completion_tokens=tokens,
+            ttft_ms=ttft_s * 1e3,
+            seconds=seconds,
+            cycles=cycles,
+            drafted=0,
+            accepted=0,
+            means=means,
+        )
+
+
+@dataclass(frozen=True)
+class Benched:
+    """What llama-bench printed. command: without the paths. took_s: loading included."""
+
+    tokens_per_second: float
+    error: float
+    command: str
+    took_s: float
+
+
+def check_llama_bench(path: Path) -> None:
+    """Raises AppError unless `path` is a llama-bench that starts here."""
+    try:
+        found = subprocess.run([path, "--help"], capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AppError(f"--llama-bench {path} cannot be run: {error}") from error
+    if b"-p, --n-prompt" not in found.stdout:
+        lines = found.stderr.decode("utf-8", "replace").strip().splitlines()
+        why = lines[-1] if lines else "it does not know -p"
+        raise AppError(f"--llama-bench {path} is no llama-bench that runs here: {why}")
+
+
+def llama_bench(
+    path: Path,
+    model: Path,
+    placement: Placement,
+    *,
+    threads: int,
+    gpu_layers: int,
+    n_cpu_moe: int,
+    tokens: int,
+    depth: int,
+    interrupts: Interrupts,
+) -> Benched:
+    """Plain decoding of `tokens` tokens behind `depth` others, placed as in the visit.
+
+    Raises AppError if it fails, KeyboardInterrupt on Ctrl-C.
+    """
+    options = ["-p", "0", "-n", str(tokens), "-d", str(depth), "-t", str(threads)]
+    options += ["-ngl", str(gpu_layers)]
+    if gpu_layers and n_cpu_moe:
+        options += ["-ncmoe", str(n_cpu_moe)]
+    options += ["-r", str(REPETITIONS)]
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        [path, "-m", model, *options, "-o", "json"],
+        env={**os.environ, **placement.environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is ours to pass on
+    )
+    interrupts.on_interrupt = process.terminate
+    try:
+        out, err = process.communicate()
+    finally:
+        interrupts.on_interrupt = None
+        process.kill()
+    interrupts.check()
+    try:
+        speeds = [float(speed) for speed in json.loads(out)[0]["samples_ts"]]
+        mean, error = np.mean(speeds), np.std(speeds, ddof=1) / len(speeds) ** 0.5
+    except (ValueError, LookupError, TypeError) as problem:
+        lines = err.decode("utf-8", "replace").strip().splitlines()
+        why = lines[-1] if lines else "it printed no result"
+        raise AppError(f"llama-bench failed: {why}") from problem
+    variables = [f"{name}={value}" for name, value in placement.environment.items()]
+    command = " ".join([*variables, "llama-bench", "-m", model.name, *options])
+    return Benched(float(mean), float(error), command, time.monotonic() - begun)

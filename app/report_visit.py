@@ -1,0 +1,209 @@
+"""The inner process of specfit-report: one placement, which answers what it is asked.
+
+    python -m specfit.app.report_visit
+
+reads a job and then requests as JSON lines, and answers in JSON lines: what was loaded, a run for
+every mode of a request, or the reason why it ends. It ends when its input does, so it never
+outlives the process that started it by more than a round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from .bench_runs import WARM_UP_TOKENS, Runner
+from .entry import INTERRUPTED, USER_ERROR, AppError, user_sentence
+from .interrupts import Interrupts
+from .options import ModelChoice
+from .prompts import Prompt
+from .report_plain import PlainLoop
+from .report_plan import PLAIN, digest
+from .report_store import Timed, record_of
+
+if TYPE_CHECKING:
+    from specfit.backend import Engine, Generation, Report
+    from specfit.backend.calibration import Measured
+
+# Tokens that the last cycles of an answer may bring beyond its limit.
+OVERSHOOT = 32
+Say = Callable[[dict[str, Any]], None]
+
+
+def choice_as_json(choice: ModelChoice) -> dict[str, Any]:
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in vars(choice).items()
+    }
+
+
+def _choice_of(record: dict[str, Any]) -> ModelChoice:
+    paths = {name: Path(record[name]) for name in ("model", "model_draft") if record[name]}
+    return ModelChoice(**{**record, **paths})
+
+
+def main() -> None:
+    """Entry point of the inner process."""
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print, and would break a line
+
+    def say(record: dict[str, Any]) -> None:
+        print(json.dumps(record), file=out, flush=True)
+
+    code = 0
+    with Interrupts() as interrupts:
+        try:
+            _visit(sys.stdin, say, interrupts)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        except BrokenPipeError:
+            code = USER_ERROR  # whoever asked is gone
+        except Exception as error:
+            sentence = user_sentence(error)
+            if sentence is None:
+                raise
+            say({"error": sentence})
+            code = USER_ERROR
+    sys.exit(code)
+
+
+def _visit(requests: IO[str], say: Say, interrupts: Interrupts) -> None:
+    job = json.loads(requests.readline())
+    prompts = [Prompt(0, "", tuple(messages)) for messages in job["prompts"]]
+    from specfit.backend import Engine, Sampling
+    from specfit.backend.calibration import calibrated
+
+    def goes_on(_fraction: float) -> bool:
+        return not interrupts.pending
+
+    begun = time.monotonic()
+    options = _choice_of(job["choice"]).load_options(drafting=True)
+    with Engine.load(options, progress=goes_on) as engine:
+        interrupts.check()
+        if engine.drafter is None:
+            raise AppError(engine.notices[0])
+        room = job["room"] + OVERSHOOT
+        Runner(engine, Sampling(temp=0), room, interrupts).check_room(prompts)
+        measured = calibrated(engine.context, engine.drafter.head)  # as kept a moment ago
+        load_s = time.monotonic() - begun
+        answers = _Answers(engine, interrupts)
+        try:
+            begun = time.monotonic()
+            # Twice the first: its first answer also pages in the weights.
+            answers.timed(prompts[0], job["modes"][0], WARM_UP_TOKENS)
+            warm = [answers.timed(prompts[0], mode, WARM_UP_TOKENS) for mode in job["modes"]]
+            placement = engine.model.placement
+            say(
+                {
+                    "description": engine.description,
+                    "notices": list(engine.notices),
+                    "threads": engine.context.threads,
+                    "layers": engine.model.info.n_layers,
+                    "gpu_layers": placement.gpu_layers,
+                    "n_cpu_moe": placement.n_cpu_moe,
+                    "load_s": load_s,
+                    "warm_s": time.monotonic() - begun,
+                    "token_s": {one.mode: _token_s(one.report, one.took_s) for one in warm},
+                    "gpu": _gpu_name(),
+                    "profile": profile_of(measured, engine),
+                }
+            )
+            for line in requests:
+                request = json.loads(line)
+                for mode in request["modes"]:
+                    timed = answers.timed(prompts[request["prompt"]], mode, request["tokens"])
+                    say(record_of(timed))
+        finally:
+            answers.close()
+
+
+class _Answers:
+    """Answers of one engine, and of the bare loop on the same weights."""
+
+    def __init__(self, engine: Engine, interrupts: Interrupts) -> None:
+        self._engine = engine
+        self._interrupts = interrupts
+        context = engine.context
+        self._plain = PlainLoop(engine.model.handle, context.ctx, context.threads)
+
+    def close(self) -> None:
+        self._plain.close()
+
+    def timed(self, prompt: Prompt, mode: str, limit: int) -> Timed:
+        """One answer, which ends with the cycle that brings it to `limit` tokens: cut within it,
+        a mode would be paid for less than it gives, the more so the larger its trees.
+
+        Raises KeyboardInterrupt on Ctrl-C.
+        """
+        begun = time.monotonic()
+        if mode == PLAIN:
+            tokens, report = self._plain.answer(
+                self._engine.prompt_tokens(list(prompt.messages)),
+                limit,
+                lambda: not self._interrupts.pending,
+            )
+            cycles = []
+        else:
+            done = self._generated(prompt, mode, limit)
+            tokens, report = done.tokens, done.report
+            cycles = [cycle for cycle in done.cycles if cycle.drafted]
+        self._interrupts.check()
+        report = replace(report, text=digest(tokens[:limit]))
+        return Timed(mode, report, cycles, time.monotonic() - begun)
+
+    def _generated(self, prompt: Prompt, mode: str, limit: int) -> Generation:
+        from specfit.backend import Sampling, Spec
+
+        self._engine.forget()
+        generation = self._engine.generate(
+            list(prompt.messages), sampling=Sampling(temp=0), spec=Spec.parse(mode)
+        )
+        self._interrupts.on_interrupt = generation.stop
+        for _piece in generation:
+            if len(generation.tokens) >= limit:
+                generation.stop()
+        self._interrupts.on_interrupt = None
+        return generation
+
+
+def _gpu_name() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+
+
+def _token_s(report: Report, took_s: float) -> float:
+    speed = report.tokens_per_second
+    return 1 / speed if speed else took_s
+
+
+def profile_of(measured: Measured, engine: Engine) -> dict[str, Any]:
+    """What calibration found, as a cost profile that --cost-profile and replays read; and what
+    such a profile has no words for yet."""
+    from specfit.backend.calibration import CONTEXT_ROWS
+
+    info = engine.model.info
+    # Drafting one or two nodes a level is what cycles mostly do.
+    level_ms = sum(measured.level_ms[:3]) / len(measured.level_ms[:3])
+    return {
+        "layers": info.n_layers,
+        "top_k": info.n_experts_used,
+        "experts": info.n_experts,
+        "draft_level_ms": level_ms,
+        "points": [vars(point) for point in measured.points],
+        "level_ms": measured.level_ms,
+        "switch_ms": measured.switch_ms,
+        "context_ms": measured.context_ms,
+        "context_rows": list(CONTEXT_ROWS) if measured.context_ms else [],
+        "observe_ms": measured.observe_ms,
+    }
+
+
+if __name__ == "__main__":
+    main()
