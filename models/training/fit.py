@@ -102,7 +102,7 @@ def fit_target(
     step, elapsed, curve = 0, 0.0, list[tuple[int, float, float]]()
     every = 50 if on_gpu else 5
     while elapsed < seconds:
-        rows = next(batches).to(device)
+        rows = next(batches).to(device, non_blocking=True)
         loss, balance, z = losses(ids[rows], fill[rows])
         (loss + recipe.balance * balance + _Z_LOSS * z).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(plain, _CLIP)

@@ -238,7 +238,7 @@ def fit_head(
         falling = 0.5 * (1 + math.cos(math.pi * elapsed / seconds)) * 0.98 + 0.02
         for group in adam.param_groups:
             group["lr"] = recipe.head_rate * min(1.0, (step + 1) / _WARMUP) * falling
-        losses, right = run(n_held + next(batches).to(device))
+        losses, right = run((n_held + next(batches)).to(device, non_blocking=True))
         total = sum((loss * _DISCOUNT**k for k, loss in enumerate(losses)), losses[0].new_zeros(()))
         total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
