@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,6 +87,15 @@ def lively(quantised: bool = False, **sizes: int) -> Target:
         for block in model.blocks:
             block.ffn_gate_inp.mul_(20)
     return model.requires_grad_(False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices this small gain nothing from more, and spinning threads wait for other programs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
