@@ -40,7 +40,15 @@ def _inverse(scale: torch.Tensor) -> torch.Tensor:
 
 
 def _as_stored(scale: torch.Tensor) -> torch.Tensor:
-    return scale.half().float()
+    """float32 rounded to what float16 holds, ties to even; above its range left as it is.
+
+    By integers, because torch.compile drops a conversion to float16 and back.
+    """
+    bits = scale.view(torch.int32)
+    # float16 has 13 bits less of the mantissa.
+    bits = (bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF
+    subnormal = (scale * 2.0**24).round() * 2.0**-24
+    return torch.where(scale.abs() < 2.0**-14, subnormal, bits.view(torch.float32))
 
 
 def _straight_through(weights: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
