@@ -95,9 +95,9 @@ class Recipe:
 # Seconds on two CPU cores: every stage runs, nothing is learned.
 TINY = Recipe(
     shape=Shape(layers=8, width=64, heads=2, head_dim=32, experts=16, vocab=512),
-    decode_rows=16,
-    decode_length=160,
-    text_seconds=10.0,
+    decode_rows=12,
+    decode_length=352,
+    text_seconds=6.0,
     text_chunks=1,
     row_length=160,
     held_out=4,
