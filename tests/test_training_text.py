@@ -127,7 +127,7 @@ def test_an_answer_ends_before_it_says_what_it_said() -> None:
 def test_an_answer_has_at_most_eighty_words() -> None:
     names = [f"{chr(97 + a)}{chr(97 + b)}gon" for a in range(12) for b in range(12)]
     long = "A pond is wet. " + " ".join(
-        f"{names[i]} {names[i + 1]} and {names[i + 2]} went there." for i in range(0, 120, 3)
+        f"It is {names[i]}, {names[i + 1]}, or {names[i + 2]}." for i in range(0, 120, 3)
     )
     found = cleaned(CHAT, long)
     assert found is not None
