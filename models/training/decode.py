@@ -82,6 +82,7 @@ class Decoder:
         self._unfinished = np.empty((0, rows), np.int32)
         for position, token in enumerate(self._prefix[:-1]):
             network.step(self._tokens.fill_(token), self._positions.fill_(position))
+        network.shared = len(self._prefix) - 1
         self._restart()
         torch.manual_seed(seed)
         self._advance = self._captured(seed) if device.type == "cuda" else self._step

@@ -26,15 +26,20 @@ _NEVER = -1e30
 
 
 def attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    shared: int = 0,
 ) -> torch.Tensor:
     """Attention of one token a row: [rows, heads, head_dim].
 
     query: [rows, heads, head_dim]. keys, values: [rows, kv heads, length, head_dim], contiguous;
-    row r sees its positions 0 to positions[r], its own.
+    row r sees its positions 0 to positions[r], its own. shared: so many first positions are the
+    same in all rows; the kernel reads them in row 0, that is, from the GPU's cache.
     """
     if query.is_cuda and triton is not None:
-        return attend_triton(query, keys, values, positions)
+        return attend_triton(query, keys, values, positions, shared)
     rows, heads, head_dim = query.shape
     kv_heads = keys.shape[1]
     if not query.is_cuda:
@@ -101,7 +106,11 @@ def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Ten
 
 
 def attend_triton(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    shared: int = 0,
 ) -> torch.Tensor:
     """`attend` by the kernel."""
     rows, heads, head_dim = query.shape
@@ -122,6 +131,7 @@ def attend_triton(
         mixed.stride(0),
         mixed.stride(1),
         head_dim**-0.5,
+        shared,
         G=group,
         GP=max(_FEWEST_QUERIES, triton.next_power_of_2(group)),
         D=head_dim,
@@ -187,6 +197,7 @@ if triton is not None:
         sob,
         soh,
         scale,
+        shared,
         G: tl.constexpr,
         GP: tl.constexpr,
         D: tl.constexpr,
@@ -208,19 +219,20 @@ if triton is not None:
         m = tl.full([GP], -1e30, tl.float32)
         total = tl.zeros([GP], tl.float32)
         acc = tl.zeros([GP, D], tl.float32)
-        k_row = K + b * skb + h * skh
-        v_row = V + b * skb + h * skh
         for start in range(0, n, BL):
             t = start + ol
             there = t < n
-            k = tl.load(k_row + t[:, None] * skt + od[None, :], mask=there[:, None], other=0.0)
+            at = (
+                tl.where(t < shared, 0, b)[:, None] * skb + h * skh + t[:, None] * skt + od[None, :]
+            )
+            k = tl.load(K + at, mask=there[:, None], other=0.0)
             x = tl.dot(q, tl.trans(k)).to(tl.float32) * scale
             x = tl.where(there[None, :], x, -1e30)
             larger = tl.maximum(m, tl.max(x, 1))
             shrink = tl.exp(m - larger)
             p = tl.exp(x - larger[:, None])
             total = total * shrink + tl.sum(p, 1)
-            v = tl.load(v_row + t[:, None] * skt + od[None, :], mask=there[:, None], other=0.0)
+            v = tl.load(V + at, mask=there[:, None], other=0.0)
             acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v).to(tl.float32)
             m = larger
         mixed = acc / total[:, None]

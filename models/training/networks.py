@@ -60,8 +60,11 @@ class DecodeNetwork:
     """A network with a key/value cache of `rows` texts of up to `length` tokens.
 
     A row's cache is valid up to the last position it was stepped at: to begin a new text, step at
-    an earlier position.
+    an earlier position. shared: so many first positions hold the same in all rows, as the caller
+    may promise.
     """
+
+    shared = 0
 
     def __init__(self, file: _File, rows: int, length: int) -> None:
         sizes = file.sizes
@@ -97,7 +100,7 @@ class DecodeNetwork:
             query = write_cache(
                 h @ layer.qkv.T, keys, values, positions, self._rope, layer.head_norms, eps
             )
-            mixed = attend(query, keys, values, positions).reshape(self.rows, -1)
+            mixed = attend(query, keys, values, positions, self.shared).flatten(1)
             x, h = self._add_and_norm(x, mixed @ layer.out.T, layer.ffn_norm, eps)
             x, h = self._add_and_norm(x, self._ffn(layer, h), self._next_norms[index], eps)
         return h @ self._output.T

@@ -115,7 +115,7 @@ def _write_part(
                 out = run.path("text", f"{part}-{chunk}-{at}.jsonl.gz")
                 where = (int(columns[0]), int(columns[-1]) + 1)
                 pending.append(pool.submit(_clean_part, raw, where, teacher, run.seed, out))
-            run.report(f"text {part}: {log.size / 1e6:.1f} M tokens")
+            run.report(f"text {part}: {log.size / 1e6:.1f} M tokens in chunk {chunk}")
         kept = sum(future.result() for future in pending)
     for raw in work.glob(f"text/{part}-*.npy"):
         raw.unlink()
@@ -164,8 +164,7 @@ def write_corpus(run: Run) -> None:
 
 
 def train_target(run: Run) -> None:
-    torch.manual_seed(run.seed)
-    target = Target(run.recipe.shape).to(run.device)
+    target = Target(run.recipe.shape, seed=run.seed).to(run.device)
     result = fit_target(
         target,
         _rows(run, "rows", "train.npz"),
