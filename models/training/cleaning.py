@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,6 @@ _SENTENCE_END = re.compile(r"[.!?][\"')]*$")
 _LIST_ITEM = re.compile(r"\s*(\d+\.|[-*])\s*")
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?")
 
-_SHOT_ANSWERS = (*(answer for _, answer in SHOTS), *SUMMARY_SHOT[1:])
 # A first sentence that says nothing, and what nobody should hear from a toy.
 _EMPTY = re.compile(
     r"(happy|glad|here) to (help|assist)|let me know|sorry (to hear|for the)"
@@ -303,7 +303,13 @@ def _harps(text: str) -> bool:
 
 def _is_shot(text: str) -> bool:
     """Whether it repeats an example of ours."""
-    return any(_same(subject_stems(text), subject_stems(shot)) for shot in _SHOT_ANSWERS)
+    stems = subject_stems(text)
+    return any(_same(stems, shot) for shot in _shot_stems())
+
+
+@cache
+def _shot_stems() -> tuple[set[str], ...]:
+    return tuple(map(subject_stems, (*(answer for _, answer in SHOTS), *SUMMARY_SHOT[1:])))
 
 
 def _sentences(text: str) -> list[str]:
@@ -326,6 +332,7 @@ def _same(content: set[str], earlier: set[str]) -> bool:
     return shared >= 2 and shared >= 0.75 * min(len(content), len(earlier))
 
 
+@lru_cache(1 << 16)
 def _stem(word: str) -> str:
     word = word.split("'")[0]
     if len(word) > 3 and word.endswith("s"):
