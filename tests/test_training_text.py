@@ -124,6 +124,26 @@ def test_an_answer_ends_before_it_says_what_it_said() -> None:
     ]
 
 
+def test_a_subject_is_known_in_its_forms() -> None:
+    pairs = (
+        "walk walking walked walks",
+        "library libraries",
+        "run running",
+        "dance dancing danced",
+    )
+    for forms in pairs:
+        assert len(cleaning.subject_stems(forms)) == 1, forms
+
+
+def test_a_question_is_one_line_that_ends() -> None:
+    assert cleaned("What is a pond?\nA pond is wet.", ANSWER) is None
+    assert cleaned("What is a pond and when", ANSWER) is None
+    assert cleaned("What is a pond? Answer in three sentences.", ANSWER) == [
+        "What is a pond?",
+        ANSWER,
+    ]
+
+
 def test_an_answer_has_at_most_eighty_words() -> None:
     names = [f"{chr(97 + a)}{chr(97 + b)}gon" for a in range(12) for b in range(12)]
     long = "A pond is wet. " + " ".join(

@@ -58,15 +58,15 @@ VOICES = (
     Voice(0.5, 110),  # answers
     Voice(0.9, 40),  # questions
     Voice(0.6, 150),  # stories
-    Voice(0.6, 110),  # articles
+    Voice(0.7, 110),  # articles
     Voice(0.3, 50),  # summaries
 )
 _ANSWER, _ASK, _STORY, _ARTICLE, _SUMMARY = (-1 - number for number in range(len(VOICES)))
 
 SHARES = {
-    "chat": 42,
+    "chat": 45,
     "free": 20,
-    "summarise": 16,
+    "summarise": 13,
     "two-turn": 12,
     "greeting": 5,
     "story": 5,
@@ -217,7 +217,7 @@ def _article(rng: random.Random) -> list[Part]:
     shot = f"{asked}{_THEN_ANSWER}{article}{END_OF_TURN}"
     shot += f"{_THEN_ASK}{SUMMARY_REQUEST}{_THEN_ANSWER}{summary}{END_OF_TURN}{_THEN_ASK}"
     ending: list[Part] = [_THEN_ASK, SUMMARY_REQUEST, _THEN_ANSWER, _SUMMARY]
-    if rng.random() < 0.3:
+    if rng.random() < 0.1:
         return [shot, story_request(rng), _THEN_ANSWER, _ARTICLE, *ending]
     topic = rng.choice(topics(rng.choice(("activities", *_NAMED))))
     subject = rng.choice((topic.plural, rng.choice(entries()["plots"])))
