@@ -185,6 +185,11 @@ def test_a_bad_second_turn_leaves_the_first() -> None:
     ]
 
 
+def test_a_second_answer_that_says_the_first_again_is_dropped() -> None:
+    again = "A pond is a small body of still water. Many insects, frogs, and fish live in it."
+    assert cleaned(CHAT, ANSWER, "Tell me more.", again) == ["What is a pond?", ANSWER]
+
+
 def test_a_first_question_about_what_was_not_said_is_dropped() -> None:
     assert cleaned("Which of these ponds is deep?", "The first pond is deep and cold.") is None
 

@@ -248,7 +248,7 @@ def _said(question: str, answer: str, before: list[str]) -> str | None:
         return None
     if not said[0].isupper() and not said.startswith(("1.", '"', "'")):
         return None
-    if repetitive(said, trigrams=0.85, sentences=1.0) or said in before or _is_shot(said):
+    if repetitive(said, trigrams=0.85, sentences=1.0) or _echoes(said, before) or _is_shot(said):
         return None
     # A follow-up question need not name the subject.
     return said if before or on_subject(question, said) else None
@@ -303,6 +303,13 @@ def _harps(text: str) -> bool:
         return False
     stems = Counter(map(_stem, words))
     return len(stems) < 0.5 * len(words) or max(stems.values()) > max(3, 0.2 * len(words))
+
+
+def _echoes(said: str, before: list[str]) -> bool:
+    """Whether an answer only says an earlier message in other words."""
+    stems = subject_stems(said)
+    earlier = [subject_stems(message) for message in before]
+    return any(len(stems & one) >= 0.8 * len(stems | one) for one in earlier if stems | one)
 
 
 def _is_shot(text: str) -> bool:
