@@ -21,12 +21,14 @@ from .machine import machine_name
 from .report_plain import llama_bench
 from .report_plan import OFF, PLAIN, SPECFIT, Asked, Placement, Plan
 from .report_process import VisitProcess
-from .report_stats import ratio, times
+from .report_stats import doubted, ratio, times
 from .report_store import Record, Results, Round, Store
 from .report_visit import choice_as_json
 
-# A mode's ratio to off is known when its standard error is this small, by so many rounds.
-TARGET_ERROR, LEAST_ROUNDS = 0.03, 5
+# A mode's ratio to off is known when its standard error is this small.
+TARGET_ERROR = 0.03
+# Rounds whose prompts tell behind how many tokens llama-bench is timed.
+ROUNDS_OF_DEPTH = 2
 # What an answer's tokens are chosen for where nobody says: the time of a round of all modes.
 ROUND_S, LEAST_TOKENS, MOST_TOKENS = 15.0, 16, 128
 # Later visits last so many times as long as what comes before their first round.
@@ -48,16 +50,12 @@ class Budget:
 
 def unfinished(rounds: Sequence[Round], modes: Sequence[str]) -> list[str]:
     """The modes of a cell whose ratio to off is not known well enough. rounds: the cell's."""
-    return [
-        mode
-        for mode in modes
-        if mode != OFF and (times(rounds, mode) < LEAST_ROUNDS or not _known(rounds, mode))
-    ]
+    return [mode for mode in modes if mode != OFF and not _known(rounds, mode)]
 
 
 def _known(rounds: Sequence[Round], mode: str) -> bool:
     found = ratio(rounds, mode, OFF)
-    return found is not None and found.error <= TARGET_ERROR
+    return found is not None and doubted(found.error, times(rounds, mode)) <= TARGET_ERROR
 
 
 def next_round(
@@ -162,7 +160,7 @@ def _visit(
             {
                 "choice": choice_as_json(placement.choice),
                 "modes": [OFF, PLAIN, *(mode for mode in plan.modes if mode != OFF)],
-                "prompts": [one.prompt.messages for one in every],
+                "prompts": [[one.kind, one.prompt.number, one.prompt.messages] for one in every],
                 "room": tokens or MOST_TOKENS,
             }
         )
@@ -208,7 +206,8 @@ def _visit(
             for _ in modes:
                 store.add({**process.heard(), **about_it})
             rounds += 1
-    say(f"{placement.name}: {rounds} rounds in {budget.clock() - begun:.0f} s")
+    played = f"{rounds} round{'' if rounds == 1 else 's'}"
+    say(f"{placement.name}: {played} in {budget.clock() - begun:.0f} s")
     if bench is not None:
         _bench(placement, store, bench, visit, tokens, budget, interrupts)
 
@@ -250,7 +249,7 @@ def _named(path: Path) -> list[Any]:
     try:
         return [path.name, file.stat().st_size]
     except OSError as error:
-        raise AppError(f"{path}: {error.strerror}") from error
+        raise AppError(f"{file}: {error.strerror}") from error
 
 
 def check_same(plan: Plan, results: Results) -> None:
@@ -301,7 +300,8 @@ def _bench(
     here = results.visits_of(placement.name)[-1]
     earlier = [one["took_s"] for one in results.benches if one["placement"] == placement.name]
     expected = here["load_s"] + 4 * tokens * here["token_s"][OFF]
-    runs = [r.runs[OFF] for r in results.rounds_of(placement.name) if OFF in r.runs]
+    # The same rounds in every visit, so that llama-bench is always asked the same.
+    runs = [round_.runs[OFF] for round_ in results.rounds_of(placement.name)[:ROUNDS_OF_DEPTH]]
     if not runs or not budget.has(max(earlier, default=expected)):
         return
     from specfit.models import bundled_model

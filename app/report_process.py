@@ -26,14 +26,15 @@ class VisitProcess:
     def __init__(self, placement: Placement, cache: Path, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "specfit.app.report_visit"],
+            [sys.executable, "-P", "-m", "specfit.app.report_visit"],
             env={**os.environ, "XDG_CACHE_HOME": str(cache), **placement.environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C is ours to pass on
         )
-        interrupts.on_interrupt = lambda: self._process.send_signal(signal.SIGINT)
+        # While it loads there is nothing to lose, and imports would answer with a traceback.
+        interrupts.on_interrupt = self._process.kill
 
     def __enter__(self) -> VisitProcess:
         return self
@@ -69,6 +70,7 @@ class VisitProcess:
         line = self._process.stdout.readline()
         self._interrupts.check()
         record: Record = json.loads(line) if line.endswith("\n") else {}
+        self._interrupts.on_interrupt = lambda: self._process.send_signal(signal.SIGINT)
         if "error" in record:
             raise AppError(record["error"])
         if not record:

@@ -51,6 +51,12 @@ def ratio(rounds: Sequence[Round], mode: str, base: str) -> Estimate | None:
     return Estimate(value, variance**0.5)
 
 
+def doubted(error: float, n: int) -> float:
+    """A standard error that was estimated from so few as `n` rounds, so much larger that twice it
+    covers as often as twice a well-known one: about as Student's distribution has it."""
+    return error * (1 + 6 / (n - 1) ** 2) if n > 1 else math.inf
+
+
 def times(rounds: Sequence[Round], mode: str) -> int:
     """Rounds in which `mode` took part."""
     return len(_with(rounds, mode))

@@ -13,12 +13,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from .bench_runs import WARM_UP_TOKENS, Runner
+from .bench_runs import WARM_UP_TOKENS
 from .entry import INTERRUPTED, USER_ERROR, AppError, user_sentence
 from .interrupts import Interrupts
 from .options import ModelChoice
@@ -75,8 +75,8 @@ def main() -> None:
 
 def _visit(requests: IO[str], say: Say, interrupts: Interrupts) -> None:
     job = json.loads(requests.readline())
-    prompts = [Prompt(0, "", tuple(messages)) for messages in job["prompts"]]
-    from specfit.backend import Engine, Sampling
+    prompts = [Prompt(number, kind, tuple(messages)) for kind, number, messages in job["prompts"]]
+    from specfit.backend import Engine
     from specfit.backend.calibration import calibrated
 
     def goes_on(_fraction: float) -> bool:
@@ -88,8 +88,7 @@ def _visit(requests: IO[str], say: Say, interrupts: Interrupts) -> None:
         interrupts.check()
         if engine.drafter is None:
             raise AppError(engine.notices[0])
-        room = job["room"] + OVERSHOOT
-        Runner(engine, Sampling(temp=0), room, interrupts).check_room(prompts)
+        _check_room(engine, prompts, job["room"] + OVERSHOOT)
         measured = calibrated(engine.context, engine.drafter.head)  # as kept a moment ago
         load_s = time.monotonic() - begun
         answers = _Answers(engine, interrupts)
@@ -121,6 +120,17 @@ def _visit(requests: IO[str], say: Say, interrupts: Interrupts) -> None:
                     say(record_of(timed))
         finally:
             answers.close()
+
+
+def _check_room(engine: Engine, prompts: Sequence[Prompt], answer: int) -> None:
+    """Raises AppError for a prompt that does not fit with its answer; its id is its kind."""
+    for prompt in prompts:
+        needed = engine.count_tokens(prompt.messages) + answer
+        if needed > engine.ctx:
+            raise AppError(
+                f"{prompt.id}, line {prompt.number}: prompt and answer need {needed} tokens and "
+                f"the context holds {engine.ctx}; raise -c or lower -n"
+            )
 
 
 class _Answers:

@@ -1,13 +1,17 @@
-"""Who beats whom, in sentences that the measurements give: an advantage is claimed only where it is
-more than two standard errors, and where specfit loses, its cycles are laid beside the winner's."""
+"""Who beats whom, in sentences that the measurements give.
+
+An advantage is claimed only where it is more than two standard errors (more of few prompts), and
+where specfit loses, its cycles are laid beside the winner's.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .bench_audit import Estimate
 from .report_plan import OFF, PLAIN, SPECFIT
-from .report_stats import ratio, runs_of, speed
+from .report_stats import doubted, ratio, runs_of, speed
 from .report_store import Record, Round
 
 ERRORS = 2.0
@@ -78,20 +82,24 @@ def _against_bench(
 
 
 def verdicts(placement: str, rounds: Sequence[Round]) -> list[str]:
-    """One sentence on specfit against the best other mode; a second one, why, where it loses."""
+    """specfit against the best other mode, and where it loses, the cycles of both.
+
+    The best one is chosen by the same figures: of modes that are alike, the luckiest.
+    """
     others = [mode for mode in modes_of(rounds) if mode not in (SPECFIT, PLAIN)]
     best = best_of(rounds, others)
     found = None if best is None else ratio(rounds, SPECFIT, best)
     if best is None or found is None:
         return [f"`{placement}`: `specfit` was not measured."]
-    shown = f"{found.value:.3f} ± {found.error:.3f} of `{best}`, the best other mode"
-    if found.error == float("inf"):
-        return [f"`{placement}`: {shown.replace('inf', '?')}, from too few prompts to tell."]
-    if found.value - ERRORS * found.error > 1:
-        return [f"`{placement}`: `specfit` wins: {shown}."]
-    if found.value + ERRORS * found.error >= 1:
-        return [f"`{placement}`: no difference that we can see: {shown}."]
     both = [round_ for round_ in rounds if SPECFIT in round_.runs and best in round_.runs]
+    shown = f"{found.value:.3f} ± {found.error:.3f} of `{best}`, the best other mode"
+    margin = ERRORS * doubted(found.error, len(both))
+    if margin == math.inf:
+        return [f"`{placement}`: {shown.replace('inf', '?')}, from too few prompts to tell."]
+    if found.value - margin > 1:
+        return [f"`{placement}`: `specfit` wins: {shown}."]
+    if found.value + margin >= 1:
+        return [f"`{placement}`: no difference that we can see: {shown}."]
     cycles = ". ".join(_cycle(both, mode) for mode in (SPECFIT, best))
     return [f"`{placement}`: `specfit` loses: {shown}. {cycles}."]
 
