@@ -221,7 +221,7 @@ def test_a_summary_is_asked_for_in_words_of_ours() -> None:
     assert len(wordings) > 8
     off = "Violins from Vienna won a prize for their sound."
     turns = (asked, shot, request, shot_summary, "Write about ponds.", article, request, off)
-    assert cleaned(*turns) is None
+    assert (cleaned(*turns) or [])[-1:] == ["The town of Ashford has a new pond."]
 
 
 def test_one_conversation_in_eight_has_a_system_message() -> None:

@@ -24,6 +24,8 @@ Message = dict[str, str]
 LONGEST = {"story": 110, "article": 110, "summarise": 25}
 LONGEST_ANSWER = 80
 SHORTEST_ANSWER = 4
+# A question with more stems than this is a text with a request.
+LONGEST_SUBJECT = 12
 SHORTEST_ARTICLE = 25
 
 SYSTEM_SHARE = 0.12
@@ -161,13 +163,21 @@ def good_answer(question: str, answer: str, finished: bool) -> bool:
         return False
     if _harps(answer) or repetitive(answer, trigrams=0.9, sentences=0.95):
         return False
-    return trimmed(answer, len(answer)) == answer.strip() and on_subject(question, answer)
+    return trimmed(answer, len(answer)) == answer.strip() and _to_the_point(question, answer)
 
 
 def on_subject(question: str, answer: str) -> bool:
     """Whether a word of the question that names a subject is in the answer, by crude stems."""
     subject = subject_stems(question)
     return not subject or bool(subject & subject_stems(answer))
+
+
+def _to_the_point(question: str, answer: str) -> bool:
+    """Whether an answer names most of what a question names; that of a text is from the text."""
+    subject, about = subject_stems(question), subject_stems(answer)
+    if len(subject) > LONGEST_SUBJECT:
+        return _covers(question, answer)
+    return len(subject & about) >= 0.6 * len(subject)
 
 
 def subject_stems(text: str) -> set[str]:
@@ -260,18 +270,28 @@ def _summarised(turns: list[tuple[str, str]], random: np.random.Generator) -> Co
         return None
     (_, article), (_, summary) = turns
     article = trimmed(article, LONGEST["article"])
+    sentences = _sentences(article)
+    if len(article.split()) < SHORTEST_ARTICLE or len(sentences) < 2 or not _fine(article):
+        return None
     summary = trimmed(summary, LONGEST["summarise"])
-    if len(article.split()) < SHORTEST_ARTICLE or len(summary.split()) < SHORTEST_ANSWER:
-        return None
-    if any(_strange(t) or _harps(t) or repetitive(t, 0.85, 1.0) for t in (article, summary)):
-        return None
-    if len(summary) > 0.65 * len(article) or not _covers(article, summary):
-        return None
-    if _ABOUT_THE_ARTICLE.match(summary) or _is_shot(article) or _is_shot(summary):
-        return None
+    if not _sums_up(article, summary):
+        # What a news article begins with says what it is about, and more safely than the teacher.
+        summary = sentences[0].strip()
+        if len(summary.split()) > LONGEST["summarise"] or not _sums_up(article, summary):
+            return None
     wording = SUMMARY_WORDINGS[random.integers(len(SUMMARY_WORDINGS))]
     messages = [_message("user", wording.format(article)), _message("assistant", summary)]
     return {"kind": "summarise", "messages": [*_system(random), *messages]}
+
+
+def _fine(text: str) -> bool:
+    return not (_strange(text) or _harps(text) or repetitive(text, 0.85, 1.0) or _is_shot(text))
+
+
+def _sums_up(article: str, summary: str) -> bool:
+    if len(summary.split()) < SHORTEST_ANSWER or len(summary) > 0.65 * len(article):
+        return False
+    return _fine(summary) and not _ABOUT_THE_ARTICLE.match(summary) and _covers(article, summary)
 
 
 def _covers(article: str, summary: str) -> bool:

@@ -46,7 +46,7 @@ class Recipe:
     # text, and what the target writes itself: conversations at a time, tokens of the longest.
     decode_rows: int = 8192
     decode_length: int = 512
-    text_seconds: float = 280.0
+    text_seconds: float = 260.0
     text_chunks: int = 4
 
     # corpus
@@ -56,7 +56,7 @@ class Recipe:
 
     # target: rows of a batch, peak rates, and share of the time after which they fall to nothing.
     batch: int = 64
-    target_seconds: float = 430.0
+    target_seconds: float = 420.0
     muon_rate: float = 0.02
     adam_rate: float = 0.003
     warmup_steps: int = 100
@@ -64,20 +64,20 @@ class Recipe:
     balance: float = 0.003
 
     # polish: the model's own answers in its batches, and rates in parts of the target's.
-    own_seconds: float = 40.0
+    own_seconds: float = 16.0
     own_share: float = 0.5
-    polish_seconds: float = 90.0
+    polish_seconds: float = 100.0
     polish_rate: float = 0.15
 
     # answers, head
-    answers_seconds: float = 50.0
+    answers_seconds: float = 36.0
     answers_length: int = 512
-    head_seconds: float = 220.0
+    head_seconds: float = 210.0
     head_ff: int = 1024
     head_vocab: int = 4096
     head_steps: int = 6
     head_rate: float = 1.5e-3
-    head_kept: tuple[int, ...] = (50, 100, 200, 400)
+    head_kept: tuple[int, ...] = (50, 100, 150, 250, 400)
 
     def hurried(self, part: float) -> Recipe:
         """The same with every stage's time multiplied by `part`."""

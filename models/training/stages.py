@@ -183,8 +183,9 @@ def train_target(run: Run) -> None:
 def write_own(run: Run) -> None:
     """The target's answers to its training prompts; only good ones are kept."""
     recipe, tokenizer = run.recipe, _tokenizer(run)
-    voices = _ANSWERING[:1]
-    answered = _answers(run, run.made("target.gguf"), voices, recipe.own_seconds)
+    # Whether its sums are right would be another question; the corpus has enough of them.
+    asked = [c for c in _prompts(run) if c["kind"] != "arithmetic"]
+    answered = _answers(run, "target.gguf", asked, _ANSWERING[:1], recipe.own_seconds)
     texts = _decoded(tokenizer, [answer for answer in answered if answer.whole])
     with _cleaners() as pool:
         judged = list(pool.map(_judged, texts, chunksize=500))
@@ -236,7 +237,7 @@ def polish(run: Run) -> None:
 def write_answers(run: Run) -> None:
     """What the head learns from: the shipped model's answers, good and bad."""
     recipe, tokenizer = run.recipe, _tokenizer(run)
-    answered = _answers(run, run.made("shipped.gguf"), _ANSWERING, recipe.answers_seconds)
+    answered = _answers(run, "shipped.gguf", _prompts(run), _ANSWERING, recipe.answers_seconds)
     start = tokenizer.encode(vocabulary.START_OF_TURN).ids
     end = tokenizer.encode(f"\n{vocabulary.END_OF_TEXT}").ids
     documents = (np.concatenate([start, a.tokens, end]).astype(np.uint16) for a in answered)
@@ -269,12 +270,19 @@ def train_head(run: Run) -> None:
     run.note("head", result.figures())
 
 
+def _prompts(run: Run) -> list[Conversation]:
+    return _read_all(sorted(run.made("prompts").glob("*.jsonl.gz")))
+
+
 def _answers(
-    run: Run, model: Path, voices: Sequence[Voice], seconds: float
+    run: Run,
+    model: str,
+    asked: Sequence[Conversation],
+    voices: Sequence[Voice],
+    seconds: float,
 ) -> list[decode.Conversation]:
-    """Conversations in which `model` answers its training prompts anew."""
+    """Conversations in which `model` answers what was asked anew."""
     recipe, tokenizer = run.recipe, _tokenizer(run)
-    asked = _read_all(sorted(run.made("prompts").glob("*.jsonl.gz")))
     numbers = range(len(voices))
     longest = recipe.decode_length - max(voice.cap for voice in voices)
     scripts = [s for s in corpus.prompts(tokenizer, asked, numbers, run.seed) if len(s) < longest]
@@ -282,7 +290,7 @@ def _answers(
     for row, script in enumerate(scripts):
         tokens[row, : len(script)] = script
     prefix = tokenizer.encode(vocabulary.START_OF_TURN).ids
-    decoder = _decoder(run, model, tokens, voices, prefix)
+    decoder = _decoder(run, run.made(model), tokens, voices, prefix)
     return conversations(decoder.run(seconds))
 
 
