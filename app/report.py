@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,102 +25,54 @@ from .report_plan import (
     parse_report_modes,
     read_kinds,
 )
-from .report_store import PROFILES, Store
+from .report_store import PROFILES, RESULTS, Store
 
 # What writing the page takes, with a picture.
 WRITING_S = 10.0
 _FILE = click.Path(path_type=Path)
+_OPTIONS = [
+    click.argument("folder", type=_FILE),
+    click.option("-m", "--model", type=_FILE, metavar="FILE",
+                 help="GGUF model; without it, the small model that comes with SpecFit."),
+    click.option("-md", "--model-draft", type=_FILE, metavar="PATH",
+                 help="EAGLE-3 head of that model: a folder or a safetensors file."),
+    click.option("--prompts", "sources", multiple=True, metavar="KIND=FILE",
+                 help="Prompts of a kind, as specfit-batch reads them; may be given several times. "
+                 "Without any, nothing is measured and the page is written anew."),
+    click.option("--placement", "placements", multiple=True, metavar="NAME=OPTIONS",
+                 help="Where the model lies: VARIABLE=VALUE …, then options as specfit-bench takes "
+                 "them (-ngl, --n-cpu-moe, -t, -c …) and -n; may be given several times. Default "
+                 "on a GPU build: experts on the CPU with 16 threads and with 8, half of the "
+                 "layers' experts there, streamed, all on the GPU; else: cpu."),
+    click.option("--modes", default=DEFAULT_MODES, show_default=True, metavar="MODE,MODE,…",
+                 help="Speculation modes, off among them."),
+    click.option("-n", "--predict", type=click.IntRange(min=2), metavar="N",
+                 help="Tokens of an answer. Default: so many that a prompt under all modes takes "
+                 "about 15 seconds, 16 to 128."),
+    click.option("--minutes", type=click.FloatRange(min=0), metavar="M",
+                 help="Begin nothing that would not end in this time. Default: until every ratio "
+                 "to off is known to 0.03, or no prompt is left."),
+    click.option("--llama-bench", "bench", type=_FILE, metavar="PATH",
+                 help="llama.cpp's llama-bench, to be run in every placement too."),
+    click.option("--trace", "traces", multiple=True, type=_FILE, metavar="FILE",
+                 help="A recording of specfit-bench --trace, to be replayed under the costs "
+                 "measured in every placement; may be given several times."),
+    click.option("--about", "about_path", type=_FILE, metavar="FILE",
+                 help="Text on the model for the page, such as what specfit-scale-model printed."),
+    click.option("-o", "--output", "out", type=_FILE, default=Path("docs/benchmarks.md"),
+                 show_default=True, metavar="PAGE.md",
+                 help="The page; with matplotlib, a picture of its name ending in .png beside it."),
+]  # fmt: skip
+
+
+def _report_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_OPTIONS):
+        option(command)
+    return command
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("folder", type=_FILE)
-@click.option(
-    "-m",
-    "--model",
-    type=_FILE,
-    metavar="FILE",
-    help="GGUF model; without it, the small model that comes with SpecFit.",
-)
-@click.option(
-    "-md",
-    "--model-draft",
-    type=_FILE,
-    metavar="PATH",
-    help="EAGLE-3 head of that model: a folder or a safetensors file.",
-)
-@click.option(
-    "--prompts",
-    "sources",
-    multiple=True,
-    metavar="KIND=FILE",
-    help="Prompts of a kind, as specfit-batch reads them; may be given several times. "
-    "Without any, nothing is measured and the page is written anew.",
-)
-@click.option(
-    "--placement",
-    "placements",
-    multiple=True,
-    metavar="NAME=OPTIONS",
-    help="Where the model lies: VARIABLE=VALUE …, then options as specfit-bench takes "
-    "them (-ngl, --n-cpu-moe, -t, -c …) and -n; may be given several times. Default on a "
-    "GPU build: experts on the CPU with 16 threads and with 8, half of the layers' "
-    "experts there, streamed, all on the GPU; else: cpu.",
-)
-@click.option(
-    "--modes",
-    default=DEFAULT_MODES,
-    show_default=True,
-    metavar="MODE,MODE,…",
-    help="Speculation modes, off among them.",
-)
-@click.option(
-    "-n",
-    "--predict",
-    type=click.IntRange(min=2),
-    metavar="N",
-    help="Most tokens of an answer. Default: so many that a prompt under all modes takes "
-    "about 15 seconds, 16 to 128.",
-)
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0),
-    metavar="M",
-    help="Begin nothing that would not end in this time. Default: until every ratio to "
-    "off is known to 0.03, or no prompt is left.",
-)
-@click.option(
-    "--llama-bench",
-    "bench",
-    type=_FILE,
-    metavar="PATH",
-    help="llama.cpp's llama-bench, to be run in every placement too.",
-)
-@click.option(
-    "--trace",
-    "traces",
-    multiple=True,
-    type=_FILE,
-    metavar="FILE",
-    help="A recording of specfit-bench --trace, to be replayed under the costs measured "
-    "in every placement; may be given several times.",
-)
-@click.option(
-    "--about",
-    "about_path",
-    type=_FILE,
-    metavar="FILE",
-    help="Text on the model for the page, such as what specfit-scale-model printed.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    type=_FILE,
-    default=Path("docs/benchmarks.md"),
-    show_default=True,
-    metavar="PAGE.md",
-    help="The page; with matplotlib, a picture of its name ending in .png beside it.",
-)
+@_report_options
 def report(
     folder: Path,
     model: Path | None,
@@ -147,6 +101,8 @@ def report(
         raise AppError(f"-o {out}: the page is Markdown; its name must end in .md")
     choice = ModelChoice(model, model_draft, None, False, None, None, None, None)
     kinds = read_kinds(sources)
+    if kinds and model is not None and model_draft is None:
+        raise AppError(f"-m {model} needs -md, the draft head of that model")
     names = parse_report_modes(modes)
     about_it = ""
     if about_path is not None:
@@ -169,9 +125,11 @@ def report(
         plan = Plan(_with_tokens(given or _usual(choice), predict), kinds, names)
         for placement in plan.placements:
             settings_of(placement)
+    elif not (folder / RESULTS).exists():
+        raise AppError(f"{folder} holds no results to write of; give --prompts KIND=FILE")
     deadline = None if minutes is None else begun + 60 * minutes - WRITING_S
     budget = Budget(deadline)
-    command = _command_line(model, model_draft, sources, placements, modes, predict, bench, traces)
+    command = _command_line(click.get_current_context().params)
     failed: dict[str, str] = {}
     with Store(folder) as store:
         check_same(plan, store.results)
@@ -181,8 +139,11 @@ def report(
             measured = dict.fromkeys(visit["placement"] for visit in store.results.visits)
             replay_all(recorded, store, list(measured), command, budget)
         finally:
-            _write(store, about_it, out, picture)
-    click.echo(f"{out}: {len(store.results.rounds)} prompts answered under all modes asked for")
+            written = bool(store.results.visits)
+            if written:
+                _write(store, about_it, out, picture)
+    if written:
+        click.echo(f"{out}: written of {len(store.results.rounds)} rounds")
     if failed:
         raise AppError("; ".join(f"{name} was not measured: {why}" for name, why in failed.items()))
 
@@ -205,33 +166,22 @@ def _usual(choice: ModelChoice) -> tuple[Placement, ...]:
 
 
 def _with_tokens(placements: Sequence[Placement], predict: int | None) -> tuple[Placement, ...]:
-    from dataclasses import replace
-
     return tuple(replace(one, tokens=one.tokens or predict) for one in placements)
 
 
-def _command_line(
-    model: Path | None,
-    model_draft: Path | None,
-    sources: Sequence[str],
-    placements: Sequence[str],
-    modes: str,
-    predict: int | None,
-    bench: Path | None,
-    traces: Sequence[Path],
-) -> str:
+def _command_line(given: Mapping[str, Any]) -> str:
     """The command for the page: files by their names alone, and nothing that changes no figure."""
     words = ["specfit-report", "FOLDER"]
-    for option, file in (("-m", model), ("-md", model_draft), ("--llama-bench", bench)):
-        words += [option, file.name] if file is not None else []
-    for source in sources:
+    for option, name in (("-m", "model"), ("-md", "model_draft"), ("--llama-bench", "bench")):
+        words += [option, given[name].name] if given[name] is not None else []
+    for source in given["sources"]:
         kind, _, path = source.partition("=")
         words += ["--prompts", f"{kind}={Path(path).name}"]
-    for placement in placements:
+    for placement in given["placements"]:
         words += ["--placement", placement]
-    words += ["--modes", modes] if modes != DEFAULT_MODES else []
-    words += ["-n", str(predict)] if predict is not None else []
-    for trace in traces:
+    words += ["--modes", given["modes"]] if given["modes"] != DEFAULT_MODES else []
+    words += ["-n", str(given["predict"])] if given["predict"] is not None else []
+    for trace in given["traces"]:
         words += ["--trace", trace.name]
     return shlex.join(words)
 

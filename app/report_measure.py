@@ -111,7 +111,6 @@ def measure(
             _visit(plan, placement, store, bench, command, budget, interrupts)
         except AppError as error:
             failed[placement.name] = str(error)
-            say(f"{placement.name}: {error}")
 
 
 def _next_cell(

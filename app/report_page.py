@@ -55,8 +55,6 @@ def _what(results: Results, placements: Sequence[str], about_it: str) -> str:
     lines = ["## What was measured\n"]
     if about_it:
         lines.append(f"```\n{about_it.strip()}\n```\n")
-    if not results.visits:
-        lines.append("Nothing yet.\n")
     rows = []
     shared = _shared_start([visit["description"] for visit in results.visits])
     for name in placements:
@@ -75,7 +73,7 @@ def _what(results: Results, placements: Sequence[str], about_it: str) -> str:
                 ", ".join(sorted({visit["began"][:10] for visit in visits})),
             ]
         )
-    if rows:
+    if results.visits:
         model, size = results.visits[-1]["settings"]["model"]
         machines = list(
             dict.fromkeys(
