@@ -19,7 +19,7 @@ from tinymodel import write_float32_moe, write_head
 
 from specfit.backend import Engine, LoadOptions, Sampling
 from specfit.models import bundled_head, bundled_model
-from specfit.models.quantise import dequantise
+from specfit.models.dequantise import dequantise
 
 GGML_TYPE_F32 = 0
 MODES = ["chain:3", "eagle3:31", "specfit"]
