@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-import gguf
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,29 +14,26 @@ from specfit.models import bundled_head, bundled_model
 from specfit.models.eagle3 import Eagle3Head, TargetShape
 from specfit.models.embeddings import TokenEmbeddings
 from specfit.models.gguf_info import read_gguf_info
-from specfit.models.quantise import dequantise, main, quantise
 
 
-def test_it_ships_in_36_megabytes() -> None:
+def test_it_ships_in_30_megabytes() -> None:
     folder = bundled_model().parent
     assert bundled_head().parent == folder
-    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= 36_000_000
+    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= 30_000_000
 
 
 def test_what_the_target_says_of_itself() -> None:
     info = read_gguf_info(bundled_model())
-    assert info.name == "SpecFit Tiny 42M"
+    assert info.name == "SpecFit Tiny"
     assert info.architecture == "qwen3moe"
-    assert (info.n_layers, info.n_embd, info.n_vocab) == (10, 256, 8192)
+    assert (info.n_layers, info.n_embd, info.n_vocab) == (8, 256, 8192)
     assert (info.n_experts, info.n_experts_used, info.context_length) == (128, 8, 2048)
     assert "<|im_start|>" in str(info.metadata["tokenizer.chat_template"])
     for tensor in info.tensors:
-        if "_exps." in tensor.name:
-            assert tensor.type.name == "Q4_0"
-        elif len(tensor.shape) == 1 or "ffn_gate_inp" in tensor.name:
+        if len(tensor.shape) == 1 or "ffn_gate_inp" in tensor.name:
             assert tensor.type.name == "F32"
         else:
-            assert tensor.type.name == "Q8_0"
+            assert tensor.type.name == ("Q4_0" if tensor.name.startswith("blk.") else "Q8_0")
 
 
 def test_the_head_fits_its_target() -> None:
@@ -46,35 +41,9 @@ def test_the_head_fits_its_target() -> None:
     head = Eagle3Head.load(
         bundled_head(), embeddings=TokenEmbeddings.load(info), target=TargetShape.of(info)
     )
-    assert head.taps == (2, 5, 7)
+    assert head.taps == (2, 4, 5)
     weights = load_file(bundled_head() / "model.safetensors")
     assert weights["lm_head.weight"].dtype == torch.float16
-
-
-def test_quantising_its_own_f16_again_changes_nothing(tmp_path: Path) -> None:
-    """Both directions at full size: Q4_0 and Q8_0 values survive float16."""
-    dequantise(bundled_model(), tmp_path / "f16.gguf")
-    info = read_gguf_info(tmp_path / "f16.gguf")
-    assert {tensor.type.name for tensor in info.tensors} == {"F16", "F32"}
-    quantise(tmp_path / "f16.gguf", tmp_path / "again.gguf", "SpecFit Tiny 42M")
-    for one, other in zip(
-        gguf.GGUFReader(bundled_model()).tensors,
-        gguf.GGUFReader(tmp_path / "again.gguf").tensors,
-        strict=True,
-    ):
-        assert (one.name, one.tensor_type) == (other.name, other.tensor_type)
-        if one.tensor_type.name != "F32":
-            step = abs(gguf.dequantize(one.data, one.tensor_type)).max() / 64
-            again = gguf.dequantize(other.data, other.tensor_type)
-            assert abs(gguf.dequantize(one.data, one.tensor_type) - again).max() < step
-
-
-def test_halving_a_head(tmp_path: Path) -> None:
-    assert main([str(bundled_head()), str(tmp_path)]) == 0
-    assert (tmp_path / "config.json").read_text() == (bundled_head() / "config.json").read_text()
-    halved, original = (load_file(f / "model.safetensors") for f in (tmp_path, bundled_head()))
-    assert halved.keys() == original.keys()
-    assert all(torch.equal(halved[name], original[name]) for name in halved)
 
 
 def test_naming_the_files_loads_nothing_heavy() -> None:
@@ -97,7 +66,7 @@ def test_it_answers(bundled_engine: Engine, prompt: str, answer: str) -> None:
 
 
 def test_the_head_is_right_about_half_the_time(bundled_engine: Engine) -> None:
-    """Greedy chains of three drafts; the card beside the files says 2.1 to 2.2 tokens a cycle."""
+    """Greedy chains of three drafts; the card beside the files says 2.3 tokens a cycle."""
     prompts = (
         "What do bees do in winter?",
         "Give me three ideas for a rainy afternoon.",
