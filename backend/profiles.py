@@ -4,12 +4,13 @@ A profile is JSON: "points" of {"rows", "union", "ms"} (verified rows, mean unio
 layer, milliseconds of one decode), "draft_level_ms", and "top_k". Its mean union per layer is read
 as the model's own, so that drafting keeps its true share of a cycle. A profile that has one union
 per row count may borrow an expert's price: "expert_price": {"profile": NAME, "share": part of it}.
+As calibration finds them, it may have "level_ms" (by nodes expanded, instead of
+"draft_level_ms"), "switch_ms", and "context_ms" at "context_rows"; see `Measured`.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,20 @@ def _cost(profile: dict[str, Any], layer_weights: FloatArray, max_rows: int) -> 
         lender = load_profile(borrowed["profile"], weights, max_rows)
         price = lender.expert_ms * float(borrowed["share"])
     draft_ms, top_k = float(profile["draft_level_ms"]), int(profile.get("top_k", 8))
-    if not (math.isfinite(draft_ms) and draft_ms >= 0 and top_k >= 1):
-        raise ValueError("draft_level_ms must not be negative, top_k at least 1")
+    level_ms = np.array(profile.get("level_ms") or [draft_ms], np.float64)
+    switch_ms, context_ms = float(profile.get("switch_ms", 0.0)), None
+    if slopes := profile.get("context_ms"):
+        context_ms = np.interp(np.arange(max_rows + 1), profile["context_rows"], slopes)
+    extras = np.array([draft_ms, switch_ms, *level_ms, *(() if context_ms is None else context_ms)])
+    if not (np.isfinite(extras).all() and (extras >= 0).all() and top_k >= 1):
+        raise ValueError("times of drafting, switching, context must not be negative, nor top_k 0")
     return cost_from_points(
         [CostPoint(int(p["rows"]), float(p["union"]), float(p["ms"])) for p in profile["points"]],
         top_k=top_k,
         layer_weights=weights,
-        level_ms=np.array([draft_ms]),
+        level_ms=level_ms,
         max_rows=max_rows,
+        switch_ms=switch_ms,
+        context_ms=context_ms,
         default_expert_ms=price,
     )
