@@ -37,14 +37,16 @@ from .model import Message, Progress
 from .report import CycleReport
 from .sampling import Sampler, Sampling
 from .verify import walk
+from .view import Drafted
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """tokens: committed, in order; the last is the next root."""
+    """tokens: committed, in order; the last is the next root. drafted: None if nothing was."""
 
     tokens: list[int]
     report: CycleReport
+    drafted: Drafted | None = None
 
 
 class Engine:
@@ -106,6 +108,12 @@ class Engine:
     def drafts(self) -> bool:
         """Whether there is a head to draft with."""
         return self.drafter is not None
+
+    @property
+    def follows(self) -> bool:
+        """Whether drafting is possible in the present text: one that was begun without hope of
+        drafts has left no features to draft from."""
+        return self._tracking
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(self.model.prompt_tokens(messages))
@@ -192,8 +200,7 @@ class Engine:
         self.remember_prompt()
         context = self.context.n_past
         room = self.ctx - 1 - context
-        # A text that was begun without hope of drafts has left no features to draft from.
-        drafter = self.drafter if self._tracking and room > 0 else None
+        drafter = self.drafter if self.follows and room > 0 else None
         if drafter is None or not policy.begin(context, root):
             return self._plain_cycle(begun, root, policy, sampler, goes_on)
         self._tokens.append(root)
@@ -249,7 +256,7 @@ class Engine:
             measured_cycle_ms=(ended - begun) * 1e3,
             predicted_committed=choice.committed,
         )
-        return Cycle(committed, report)
+        return Cycle(committed, report, Drafted(draft.tree, choice, path, experts))
 
     def _plain_cycle(
         self,

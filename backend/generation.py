@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from specfit.planner import Policy
@@ -11,9 +11,10 @@ from specfit.planner import Policy
 from .report import CycleReport, CycleSums, Report
 from .sampling import Sampler
 from .text import TextStream
+from .view import CycleView, view_of
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .engine import Cycle, Engine
 
 
 class Generation:
@@ -21,6 +22,10 @@ class Generation:
 
     Stop strings, end-of-generation tokens, the token limit and the context's end cut the committed
     path at the right token, never after it.
+
+    watch: set it to be told of every cycle, in the iterating thread, between cycles.
+    drafted_spans: where text of accepted drafts begins and ends, in characters of the report's
+    text, in order.
     """
 
     def __init__(
@@ -45,6 +50,9 @@ class Generation:
         self._finish_reason = ""
         self._stop_asked = False
         self._ttft = self._seconds = 0.0
+        self._ends: list[int] = []  # per token, characters of text up to its end
+        self.watch: Callable[[CycleView], None] | None = None
+        self.drafted_spans: list[tuple[int, int]] = []
         self.tokens: list[int] = []  # generated, an ending token included
         self.cycles: list[CycleReport] = []
 
@@ -87,6 +95,9 @@ class Generation:
             self.cycles.append(cycle.report)
             root = cycle.tokens[-1]
             going = not self._finish_reason
+            self._mark_drafts(cycle)
+            if self.watch is not None:
+                self.watch(view_of(cycle, self._engine, self._policy))
             self._seconds = time.perf_counter() - first
             yield from self._released()
         self._finish_reason = self._finish_reason or "stopped"
@@ -101,11 +112,19 @@ class Generation:
             self._finish_reason = "stop"
             return False
         self._fresh.append(self._stream.feed(model.piece(token)))
+        self._ends.append(self._stream.n_chars)
         if self._stream.stopped:
             self._finish_reason = "stop"
         elif len(self.tokens) >= self._limit:
             self._finish_reason = "length"
         return not self._finish_reason
+
+    def _mark_drafts(self, cycle: Cycle) -> None:
+        if cycle.report.accepted:
+            before = len(self.tokens) - len(cycle.tokens)
+            begin, end = self._ends[before - 1], self._ends[before + cycle.report.accepted - 1]
+            if begin < end:
+                self.drafted_spans.append((begin, end))
 
     def _released(self) -> Iterator[str]:
         text = "".join(self._fresh)

@@ -17,7 +17,13 @@ class TextStream:
         self._stop = tuple(s for s in stop if s)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
+        self._released = 0
         self.stopped = False
+
+    @property
+    def n_chars(self) -> int:
+        """Characters of the text so far, those held back included."""
+        return self._released + len(self._held)
 
     def feed(self, piece: bytes) -> str:
         """The text that is certain after `piece`; sets `stopped` when a stop string is complete."""
@@ -37,11 +43,14 @@ class TextStream:
         cuts = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if cuts:
             self.stopped = True
-            return text[: min(cuts)]
+            text = text[: min(cuts)]
+            self._released += len(text)
+            return text
         if not all_of_it:
             held = max((_overlap(text, stop) for stop in self._stop), default=0)
             if held:
                 text, self._held = text[:-held], text[-held:]
+        self._released += len(text)
         return text
 
 

@@ -12,6 +12,7 @@ from .livecost import LiveCost
 from .modes import make_policy
 from .outlook import Outlook
 from .policies import Choice, Outcome, Policy
+from .reason import Reason, Step
 from .search import Plan, best_subtree
 from .spec import Spec
 from .tree import BoolArray, DraftTree, FloatArray, IntArray
@@ -34,7 +35,9 @@ __all__ = [
     "Outlook",
     "Plan",
     "Policy",
+    "Reason",
     "Spec",
+    "Step",
     "UnionByRows",
     "best_subtree",
     "cost_from_points",

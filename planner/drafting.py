@@ -19,6 +19,7 @@ import numpy as np
 from .acceptance import TOGETHER
 from .cost import CycleCost
 from .livecost import LiveCost
+from .reason import Step
 from .regression import RunningRegression
 
 TRIAL_SHARE = 0.01
@@ -45,6 +46,7 @@ class DraftingRule:
         self._gains = [RunningRegression(prior, deviations, MEMORY) for _ in range(2)]
         self._news: list[list[tuple[float, float]]] = [[], []]  # predicted, gained
         self._trial_ms = self._decoding_ms = 0.0
+        self.trying = False  # the level last allowed does not promise to pay
 
     @property
     def rate(self) -> float:
@@ -64,13 +66,24 @@ class DraftingRule:
             self._judged = (cost, pays)
         return self._judged[1]
 
+    def surest(self, planning_ms: float) -> tuple[Step, float]:
+        """The chain that takes the least time a draft, by the tables that `may_draft` judged last,
+        and the time of a plain cycle."""
+        cost = self._judged[0] or self._live.now
+        plain_ms = cost.verify_ms(1, self._root_union)
+        lengths = range(1, min(LONGEST_CHAIN, self._max_rows - 1) + 1)
+        extra_ms = {n: self._chain_ms(cost, n, planning_ms) - plain_ms for n in lengths}
+        n = min(lengths, key=lambda n: extra_ms[n] / n)
+        return Step(extra_ms[n], float(n), n), plain_ms
+
     def goes_on(self, level: int, gain: float, ms: float) -> bool:
         """Whether to draft a level, the first one being 0.
 
         gain: tokens that it is predicted to gain. ms: what drafting and planning it takes.
         """
         offset, slope = self._gains[level > 0].theta
-        if offset + slope * gain > 0:
+        self.trying = bool(offset + slope * gain <= 0)
+        if not self.trying:
             return True
         # A later level that promises nothing need not be tried: others like it do.
         hopeless = level > 0 and gain <= 0

@@ -12,6 +12,7 @@ from .drafting import DraftingRule
 from .forecast import ExpertForecast
 from .livecost import LiveCost
 from .policies import FIRST_PLANNING_MS, LOOK_EVERY, NOTHING, Choice, Outcome, followed
+from .reason import End, Reason, Step, best_left_out
 from .search import Plan, best_subtree
 from .tree import DraftTree, FloatArray, IntArray
 
@@ -89,8 +90,14 @@ class Planned:
         # Planning time a level, with a forecast and without; tokens that a forecast saves a cycle.
         self._planning_ms = {True: FIRST_FORECASTING_MS, False: FIRST_PLANNING_MS}
         self._saved, self._levels, self._drafted = 0.0, 1.0, 0
-        # Of this cycle: what was drafted; per level its predicted gain, and the worth before.
-        self._context = 0
+        # Of this cycle: what was drafted; per level its predicted gain, and the worth before. For
+        # its reason: the rate, the first draft's ms and tokens beside the plain ms, the plan with
+        # a level more that was not drafted, how deep the context allows, and whether it is a trial.
+        self._context = self._room = 0
+        self._rate = self.rule.rate
+        self._first = (0.0, 0.0, 0.0)
+        self._wider: tuple[Plan, int] | None = None
+        self._trial = False
         self._widths: tuple[int, ...] = ()
         self._hopes: list[tuple[float, float]] = []
         self._newest: tuple[_Drafts, Plan] | None = None
@@ -112,9 +119,10 @@ class Planned:
         self._context = context
         self._widths = ()
         self._hopes.clear()
-        self._newest = self._folded = None
+        self._newest = self._folded = self._wider = None
         if not self.may_draft:
             return False
+        self._rate = self.rule.rate
         self._forecasting = self._forecast_pays()
         # A chain of one draft that brings no experts.
         hoped = self.beliefs.outlook.behind(root)
@@ -124,10 +132,13 @@ class Planned:
         plain = self._worth(1.0, plain_ms)
         gain = self._worth(1.0 + hoped, draft_ms) - plain
         self._hopes.append((gain, plain))
-        return self.rule.goes_on(0, gain, self._spent_ms((0,)))
+        self._first = (draft_ms - plain_ms, hoped, plain_ms)
+        goes_on = self.rule.goes_on(0, gain, self._spent_ms((0,)))
+        self._trial = self.rule.trying
+        return goes_on
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
-        depth = int(tree.depths[-1])
+        depth, self._room = int(tree.depths[-1]), room
         if depth == 0:
             self._widths = (0,)
             return np.zeros(1, np.int32), BRANCHING
@@ -147,6 +158,7 @@ class Planned:
         gain = self._worth(wider.committed, wider.ms) - worth
         level_ms = self._spent_ms((len(nodes),))
         if not len(nodes) or not self.rule.goes_on(depth, gain, level_ms):
+            self._wider = (wider, len(nodes))
             return NOTHING, 0
         self._hopes.append((gain, worth))
         self._widths = (*self._widths, len(nodes))
@@ -204,6 +216,39 @@ class Planned:
         self.rule.learn(1, ms)
         self._time_ms += ms
         self._rows_before = 1
+
+    def reason(self, *, begun: bool) -> Reason:
+        if not begun or not self._hopes:
+            surest, plain_ms = self.rule.surest(self._planning_ms[False])
+            return Reason("hopeless", 0, plain_ms, surest)
+        first_ms, hoped, plain_ms = self._first
+        if self._newest is None:
+            token_ms = plain_ms if self.ratio else 1 / self._rate
+            return Reason("unpromising", 0, token_ms, Step(first_ms, hoped))
+        drafts, plan = self._newest
+        token_ms = plan.ms / plan.committed if self.ratio else 1 / self._rate
+        rows = int(plan.keep.sum())
+        step = level = None
+        if rows < self.max_rows:
+            cost = drafts.by_rows if drafts.forecast is None else drafts.by_experts
+            step = best_left_out(
+                plan.keep, drafts.tree.parents, drafts.chances, drafts.forecast, cost, token_ms
+            )
+        if self._wider is not None:
+            wider, nodes = self._wider
+            level = Step(wider.ms - plan.ms, wider.committed - plan.committed, nodes)
+        end = self._end(drafts.tree, rows)
+        return Reason("planned", rows - 1, token_ms, step, level, end, self._trial)
+
+    def _end(self, tree: DraftTree, rows: int) -> End:
+        depth = int(tree.depths[-1])
+        if rows >= self.max_rows:
+            return "rows"
+        if self._wider is not None:
+            return "level"
+        if depth >= self._room:
+            return "context"
+        return "deepest" if depth >= DEEPEST else "unlikely"
 
     def _worth(self, committed: float, ms: float) -> float:
         """A cycle's worth in tokens: for the ratio, those of a plain decode's time."""

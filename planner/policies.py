@@ -16,6 +16,7 @@ import numpy as np
 from .beliefs import Beliefs
 from .experts import Bitsets
 from .forecast import ExpertForecast
+from .reason import Reason
 from .tree import BoolArray, DraftTree, FloatArray, IntArray, best_nodes
 
 NOTHING: IntArray = np.zeros(0, np.int32)
@@ -108,6 +109,12 @@ class Policy(Protocol):
     def learn_plain(self, context: int) -> None:
         """Learns from a cycle that drafted nothing."""
 
+    def reason(self, *, begun: bool) -> Reason:
+        """Why the cycle just finished drafted as it did.
+
+        begun: whether `begin` was asked in it; else the policy could not draft at all.
+        """
+
 
 class Baseline:
     """A mode that does not plan; what it learns serves its expectations, which are reported."""
@@ -137,6 +144,9 @@ class Baseline:
 
     def learn_plain(self, context: int) -> None:
         pass
+
+    def reason(self, *, begun: bool) -> Reason:
+        return Reason("mode")
 
     def _expected(self, tree: DraftTree, keep: BoolArray) -> Choice:
         chances = self.beliefs.acceptance.chances(tree)

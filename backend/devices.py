@@ -1,0 +1,50 @@
+"""Memory of the GPUs that llama.cpp sees, as its backends tell."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from . import library
+
+GPU_TYPES = (1, 2)  # a GPU of its own memory, and one that shares the host's
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """name: as the backend calls it. used, total: bytes, of all programs."""
+
+    name: str
+    used: int
+    total: int
+
+
+def gpu_memory() -> list[DeviceMemory]:
+    """One for each GPU that tells; asks the drivers, so not for an event loop."""
+    count = library.symbol("ggml_backend_dev_count", restype=ctypes.c_size_t, argtypes=[])
+    get = library.symbol(
+        "ggml_backend_dev_get", restype=ctypes.c_void_p, argtypes=[ctypes.c_size_t]
+    )
+    kind = library.symbol("ggml_backend_dev_type", restype=ctypes.c_int, argtypes=[ctypes.c_void_p])
+    name = library.symbol(
+        "ggml_backend_dev_name", restype=ctypes.c_char_p, argtypes=[ctypes.c_void_p]
+    )
+    memory = library.symbol(
+        "ggml_backend_dev_memory",
+        restype=None,
+        argtypes=[
+            ctypes.c_void_p,
+            ctypes.POINTER(ctypes.c_size_t),
+            ctypes.POINTER(ctypes.c_size_t),
+        ],
+    )
+    devices = []
+    for device in map(get, range(count())):
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        if kind(device) not in GPU_TYPES:
+            continue
+        memory(device, ctypes.byref(free), ctypes.byref(total))
+        if total.value:
+            used = max(0, total.value - free.value)
+            devices.append(DeviceMemory(name(device).decode("utf-8", "replace"), used, total.value))
+    return devices
