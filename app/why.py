@@ -88,8 +88,13 @@ def _limit(reason: Reason) -> str:
 def _another_level(level: Step, token_ms: float) -> str:
     ms = _number(level.ms)
     if level.pays(token_ms):
-        return f"another level promises {_tokens(level)} for {ms} ms, as others in vain"
+        return _promise("another level", level)
     return f"another level costs {ms} ms and promises {_tokens(level)}"
+
+
+def _promise(what: str, step: Step) -> str:
+    """Of a step that should pay and was not taken: what such steps have gained corrects it."""
+    return f"{what} promises {_tokens(step)} for {_number(step.ms)} ms, but they fall short"
 
 
 def _price(reason: Reason) -> str:
@@ -97,7 +102,9 @@ def _price(reason: Reason) -> str:
 
 
 def _tokens(step: Step) -> str:
-    return "nothing" if step.tokens < 0.0005 else f"{_number(step.tokens)} tokens"
+    if step.tokens < 0.0005:
+        return "nothing"
+    return f"{_number(step.tokens) if step.tokens >= 0.1 else f'{step.tokens:.1g}'} tokens"
 
 
 def _counted(drafts: int) -> str:

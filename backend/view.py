@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
@@ -128,9 +129,9 @@ def view_of(cycle: Cycle, engine: Engine, policy: Policy) -> CycleView:
 
 
 def token_text(model: Model, token: int) -> str:
-    """The token as text, however little of a character it is; its number where it has no text."""
-    piece = model.piece(token)
-    return piece.decode("utf-8", "replace") if piece else f"<{token}>"
+    """The token as text, however little of a character it is; a control token by its name."""
+    piece = model.piece(token) or llama.llama_vocab_get_text(model.vocab, token) or b""
+    return piece.decode("utf-8", "replace")
 
 
 def _reason(cycle: Cycle, engine: Engine, policy: Policy) -> Reason:

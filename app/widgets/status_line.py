@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from textual import events
 from textual.widgets import Static
+
+if TYPE_CHECKING:
+    from specfit.backend import Report
+
+GAP = " · "
+# A reason that changes faster cannot be read.
+REASON_STAYS_S = 1.0
 
 
 class StatusLine(Static):
-    """Plain text in one row; what does not fit is cut."""
+    """Plain text in one row. What does not fit is dropped, the least important first."""
 
     DEFAULT_CSS = """
     StatusLine {
@@ -20,3 +32,42 @@ class StatusLine(Static):
 
     def __init__(self, text: str) -> None:
         super().__init__(text, markup=False)
+        self._shown: tuple[Report, str, str] | None = None
+        self._reason = ("", float("-inf"))  # the one on the screen, and since when
+
+    def show(self, report: Report, mode: str, why: str = "") -> None:
+        """report: of the answer so far. mode: as typed. why: of the last cycle, in words; stays for
+        a second, whatever comes."""
+        now = time.monotonic()
+        if not why or now - self._reason[1] >= REASON_STAYS_S:
+            self._reason = (why, now)
+        why = self._reason[0]
+        self._shown = (report, mode, why)
+        self.update(status(report, mode, why, self.content_size.width))
+
+    def on_resize(self, _event: events.Resize) -> None:
+        if self._shown is not None:
+            self.show(*self._shown)
+
+
+def status(report: Report, mode: str, why: str, width: int) -> str:
+    """The line in at most `width` cells, unless not even the speed and the reason fit."""
+    means = report.means
+    # In the order of the line; what has a shorter form has it behind.
+    parts = {"mode": mode, "speed": f"{report.tokens_per_second:.1f} tok/s"}
+    if report.cycles:
+        parts["length"] = f"acceptance length {means.mean_acceptance_length:.2f}"
+        parts["rows"] = f"rows {means.rows_per_cycle:.1f}"
+        if means.union_per_layer > 0:  # dense models have no experts
+            parts["union"] = f"union {means.union_per_layer:.1f}"
+    if why:
+        parts["why"] = why
+    for dropped in ("mode", "union", "rows", "length"):
+        if cell_len(GAP.join(parts.values())) <= width:
+            break
+        if dropped == "length" and dropped in parts:
+            parts["length"] = f"length {means.mean_acceptance_length:.2f}"
+            if cell_len(GAP.join(parts.values())) <= width:
+                break
+        parts.pop(dropped, None)
+    return GAP.join(parts.values())
