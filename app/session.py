@@ -1,0 +1,339 @@
+"""The conversation that is open: what the chat does with it, kept in the store as it happens.
+
+Nothing here knows of the screen or the engine. Where the store fails, the conversation goes on in
+memory and is saved as soon as the store works again. One thread at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from .store import Gone, Message, OpenConversation, Store, StoreError, Tree
+from .store.turns import ModelMessage, model_messages, system_of, title_of
+from .store.values import COMPLETE, GROWING, STOPPED
+
+SAVE_EVERY_S = 0.5
+SAVE_EVERY_CHARS = 200
+RETRY_S = 5.0
+
+
+class Session:
+    """store: None keeps nothing. system: the system prompt of the first conversation.
+
+    clock: seconds, for when to save; now: seconds since the epoch, for when something was said.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        system: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.store = store
+        self._clock, self._now = clock, now
+        self._behind: list[OpenConversation] = []  # left before the store had all of them
+        self._trouble: str | None = None
+        self._to_tell: list[str] = []
+        self._retry_at = float("-inf")
+        self._answer: int | None = None
+        # What `take_back` goes back to, and the question if it was new.
+        self._before: int | None = None
+        self._question: Message | None = None
+        self._is_new = False
+        self._saved_at, self._unsaved_chars = float("-inf"), 0
+        self._open = OpenConversation(Tree())
+        self.set_system(system)
+
+    # What there is
+
+    @property
+    def path(self) -> tuple[Message, ...]:
+        """The branch that is looked at, root first."""
+        return self._tree.path()
+
+    @property
+    def conversation(self) -> int | None:
+        """Its id in the store; None before it is there."""
+        return self._open.row
+
+    @property
+    def current(self) -> OpenConversation:
+        """For `to_json`."""
+        return self._open
+
+    @property
+    def title(self) -> str:
+        return self._open.title
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """What is kept with the conversation: its parameters, its model."""
+        return self._open.meta
+
+    @property
+    def system(self) -> str:
+        """The system prompt: the last one of the branch."""
+        return system_of(self.path)
+
+    @property
+    def is_answering(self) -> bool:
+        return self._answer is not None
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the store has everything."""
+        return not self._behind and self._open.is_saved
+
+    def branch(self, message: int) -> tuple[int, int]:
+        """(2, 3): the second of three that follow the same message."""
+        siblings = self._tree.siblings(message)
+        return siblings.index(message) + 1, len(siblings)
+
+    def take_trouble(self) -> str | None:
+        """What the user should be told of the store and has not been told, in sentences."""
+        told = "\n".join(self._to_tell)
+        self._to_tell.clear()
+        return told or None
+
+    # Turns
+
+    def ask(self, text: str) -> Message:
+        """Adds a question below what is looked at, saved when this returns."""
+        self._settle()
+        return self._ask(text, self._tree.leaf)
+
+    def edit(self, message: int, text: str) -> Message:
+        """Asks otherwise: a question beside `message`."""
+        self._settle()
+        return self._ask(text, self._tree.messages[message].parent)
+
+    def regenerate(self, message: int | None = None) -> bool:
+        """Goes back to the question of an answer, by default the last one, to answer it anew.
+
+        False if there is no question.
+        """
+        self._settle()
+        before = self._tree.leaf
+        above = self._tree.path_to(before if message is None else message)
+        question = next((one for one in reversed(above) if one.role == "user"), None)
+        if question is None:
+            return False
+        self._tree.look_at(question.id)
+        self._before, self._question, self._is_new = before, None, False
+        return True
+
+    def begin_answer(self) -> Message:
+        """Begins the answer to the question that is looked at."""
+        self._settle()
+        answer = self._tree.add(self._message("assistant", "", self._tree.leaf, GROWING))
+        self._answer = answer.id
+        self._tree.look_at(answer.id)
+        self._open.changed(answer.id)
+        self._save(force=True)
+        self._saved_at, self._unsaved_chars = self._clock(), 0
+        return answer
+
+    def grow(self, piece: str) -> None:
+        """Adds to the answer; saves it now and then."""
+        answer = self._tree.messages[self._answering()]
+        self._tree.put(replace(answer, content=answer.content + piece))
+        self._unsaved_chars += len(piece)
+        waited = self._clock() - self._saved_at
+        if self._unsaved_chars and (
+            waited >= SAVE_EVERY_S or self._unsaved_chars >= SAVE_EVERY_CHARS
+        ):
+            self._open.changed(answer.id)
+            self._save()
+            self._saved_at, self._unsaved_chars = self._clock(), 0
+
+    def finish(self, status: str = COMPLETE, meta: Mapping[str, Any] | None = None) -> Message:
+        """Ends the answer, saved when this returns. An answer that was given before is that one."""
+        answer = replace(self._tree.messages[self._answering()], status=status, meta=meta or {})
+        self._answer = None
+        twin = self._tree.twin(answer)
+        if twin is not None:
+            self._tree.remove(answer.id)
+            self._open.removed(answer.id)
+            better = status == COMPLETE != twin.status
+            answer = replace(answer, id=twin.id) if better else twin
+        self._tree.put(answer)
+        self._open.changed(answer.id)
+        self._tree.look_at(answer.id)
+        self._save(force=True)
+        return answer
+
+    def take_back(self) -> str | None:
+        """Takes an answer without any text away and returns its question, taken away as well.
+
+        None if the question was answered before: then all is as it was.
+        """
+        self._remove(self._answering())
+        self._answer = None
+        question = self._question
+        self._tree.look_at(self._before)
+        if question is None:
+            self._save()
+            return None
+        if self._is_new and not self._tree.has_children(question.id):
+            self._remove(question.id)
+            if not any(one.role == "user" for one in self._tree.messages.values()):
+                self._open.title = ""
+        self._save()
+        return question.content
+
+    def switch_branch(self, message: int, step: int) -> bool:
+        """Looks at the branch of the next (+1) or last (-1) sibling; False if there is none."""
+        self._settle()
+        siblings = self._tree.siblings(message)
+        index = siblings.index(message) + step
+        if not 0 <= index < len(siblings):
+            return False
+        self._tree.look_at(self._tree.end_of(siblings[index]))
+        self._save()
+        return True
+
+    def set_system(self, text: str) -> None:
+        """Sets the system prompt for what is asked from now on."""
+        self._settle()
+        if text == self.system:
+            return
+        last = self._tree.leaf
+        if last is not None and self._tree.messages[last].role == "system":
+            self._tree.look_at(self._tree.messages[last].parent)
+            if not self._tree.has_children(last):
+                self._remove(last)
+        if text != self.system:
+            prompt = self._tree.add(self._message("system", text, self._tree.leaf))
+            self._tree.look_at(prompt.id)
+            self._open.changed(prompt.id)
+        self._save()
+
+    # Conversations
+
+    def new(self, system: str = "") -> None:
+        """Begins a conversation. The store gets it with the first question."""
+        self._settle()
+        self._save(force=True)
+        self._leave()
+        self._begin(OpenConversation(Tree()))
+        self.set_system(system)
+
+    def open(self, conversation: int, message: int | None = None) -> None:
+        """Opens one of the store, at the branch of `message`. Raises StoreError; all stays then."""
+        if self.store is None:
+            raise StoreError("conversations are not kept")
+        self._settle()
+        self._save(force=True)
+        unsaved = (one for one in [*self._behind, self._open] if not one.is_saved)
+        found = next((one for one in unsaved if one.row == conversation), None)
+        found = found or OpenConversation.load(self.store, conversation, message)
+        self._leave()
+        self._begin(found)
+
+    def rename(self, title: str) -> None:
+        self._open.title = title_of(title)
+        self._save()
+
+    def keep_values(self, values: Mapping[str, Any]) -> None:
+        """Replaces what is kept with the conversation."""
+        self._open.meta = dict(values)
+        self._save()
+
+    def close(self) -> str | None:
+        """Saves what can be saved. Returns why not all could, if so; the store remains open."""
+        self._settle()
+        self._save(force=True)
+        return None if self.is_saved else self._trouble
+
+    # For the engine
+
+    def model_messages(
+        self,
+        strip: Callable[[str], str] = str,
+        count: Callable[[list[ModelMessage]], int] | None = None,
+        room: int = 0,
+    ) -> tuple[list[ModelMessage], int]:
+        """The branch for the engine, and how many of its oldest turns were left out to fit.
+
+        strip: takes the thinking out of an answer. count: tokens of messages; None leaves nothing
+        out. room: the most tokens. The system prompt and the last question always stay.
+        """
+        return model_messages(self.path, strip, count, room)
+
+    # Inside
+
+    @property
+    def _tree(self) -> Tree:
+        return self._open.tree
+
+    def _begin(self, conversation: OpenConversation) -> None:
+        self._behind = [one for one in self._behind if one is not conversation]
+        self._open = conversation
+        self._answer = self._before = self._question = None
+
+    def _ask(self, text: str, parent: int | None) -> Message:
+        known = len(self._tree.messages)
+        self._before = self._tree.leaf
+        question = self._tree.add(self._message("user", text, parent))
+        self._question, self._is_new = question, len(self._tree.messages) > known
+        self._tree.look_at(question.id)
+        self._open.changed(question.id)
+        self._open.title = self._open.title or title_of(text)
+        self._save(force=True)
+        return question
+
+    def _message(
+        self, role: str, content: str, parent: int | None, status: str = COMPLETE
+    ) -> Message:
+        return Message(0, parent, role, content, status, self._now())
+
+    def _remove(self, message: int) -> None:
+        self._tree.remove(message)
+        self._open.removed(message)
+
+    def _answering(self) -> int:
+        if self._answer is None:
+            raise RuntimeError("no answer was begun")
+        return self._answer
+
+    def _settle(self) -> None:
+        """An answer that nobody ended was stopped."""
+        if self._answer is not None:
+            self.finish(STOPPED)
+
+    def _leave(self) -> None:
+        if self.store is not None and not self._open.is_saved:
+            self._behind.append(self._open)
+
+    def _save(self, *, force: bool = False) -> None:
+        """force: at once, though it failed a moment ago."""
+        if self.store is None or (not force and self._clock() < self._retry_at):
+            return
+        try:
+            for one in [*self._behind, self._open]:
+                self._save_one(self.store, one)
+                if one in self._behind:
+                    self._behind.remove(one)
+        except StoreError as error:
+            if self._trouble is None:
+                self._to_tell.append(f"{error}. The conversation goes on, unsaved as yet.")
+            self._trouble = str(error)
+            self._retry_at = self._clock() + RETRY_S
+            return
+        if self._trouble is not None:
+            self._to_tell.append("Everything is saved again.")
+        self._trouble, self._retry_at = None, float("-inf")
+
+    def _save_one(self, store: Store, one: OpenConversation) -> None:
+        if one.is_saved:
+            return
+        try:
+            one.save(store)
+        except Gone as gone:
+            one.forget_rows()
+            one.save(store)
+            self._to_tell.append(f"{gone}. What is open here has been saved anew.")

@@ -1,0 +1,22 @@
+"""Where conversations are kept: one SQLite file, messages as trees, nothing overwritten."""
+
+from .open_conversation import OpenConversation
+from .store import Store, default_path
+from .transfer import from_json, to_json, to_markdown
+from .tree import Tree
+from .values import Conversation, Gone, Hit, Message, StoreError
+
+__all__ = [
+    "Conversation",
+    "Gone",
+    "Hit",
+    "Message",
+    "OpenConversation",
+    "Store",
+    "StoreError",
+    "Tree",
+    "default_path",
+    "from_json",
+    "to_json",
+    "to_markdown",
+]

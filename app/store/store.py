@@ -1,0 +1,352 @@
+"""The store: `specfit.db` in the user's data folder, for several windows at once.
+
+Every change is one transaction. A user's turn and a finished answer are on the disk when the call
+returns; the growth of an answer survives the death of the process, if not always that of the
+machine. Raises StoreError, in a sentence, for whatever goes wrong with the file; where the file is
+gone, replaced or damaged, a new one has been begun by then.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import platformdirs
+
+from . import search, writers
+from .file import StoreFile
+from .values import (
+    COMPLETE,
+    CUT,
+    GROWING,
+    Conversation,
+    Gone,
+    Hit,
+    Message,
+    Meta,
+    StoreError,
+    key_of,
+    storable,
+)
+
+
+def default_path() -> Path:
+    return platformdirs.user_data_path("specfit") / "specfit.db"
+
+
+class Store:
+    """An open store; any thread may call it."""
+
+    def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        """clock: seconds since the epoch. Raises StoreError if the file cannot be opened."""
+        self._file = StoreFile(path or default_path())
+        self._clock = clock
+        self._writer_name = writers.this_process()
+        with suppress(StoreError):  # of a file that can only be read
+            self.recover()
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should be told of the file, in sentences, oldest first."""
+        return self._file.notices
+
+    def close(self) -> None:
+        self._file.close()
+
+    # Conversations
+
+    def conversations(self, limit: int = 100, offset: int = 0) -> list[Conversation]:
+        """Those that have messages, newest first."""
+        return self._conversations(
+            "WHERE count > 0 ORDER BY updated DESC, id DESC LIMIT ? OFFSET ?", (limit, offset)
+        )
+
+    def conversation(self, conversation: int) -> Conversation:
+        """Raises Gone if it was deleted."""
+        found = self._conversations("WHERE id = ?", (conversation,))
+        if not found:
+            raise Gone("the conversation has been deleted")
+        return found[0]
+
+    def find(self, origin: str) -> int | None:
+        """The conversation of that origin."""
+        found = self._conversations("WHERE origin = ?", (origin,))
+        return found[0].id if found else None
+
+    def new_conversation(
+        self, title: str, meta: Meta | None = None, origin: str | None = None
+    ) -> int:
+        """Begins a conversation, or finds the one of that origin."""
+        now, origin = self._clock(), origin or uuid.uuid4().hex
+        with self._file.writing() as db:
+            db.execute(
+                "INSERT INTO conversation (origin, title, created, updated, meta)"
+                " VALUES (?, ?, ?, ?, ?) ON CONFLICT (origin) DO NOTHING",
+                (origin, storable(title), now, now, json.dumps(meta or {})),
+            )
+            found = db.execute("SELECT id FROM conversation WHERE origin = ?", (origin,))
+            return int(found.fetchone()[0])
+
+    def rename(self, conversation: int, title: str) -> None:
+        self._change(conversation, "title = ?", storable(title))
+
+    def keep_meta(self, conversation: int, meta: Meta) -> None:
+        """Replaces what JSON holds about the conversation."""
+        self._change(conversation, "meta = ?", json.dumps(meta))
+
+    def set_leaf(self, conversation: int, leaf: int | None) -> None:
+        self._change(conversation, "leaf = ?", leaf)
+
+    def delete(self, conversation: int) -> None:
+        """Deletes a conversation with all its branches."""
+        with self._file.writing() as db:
+            search.forget(db, conversation)
+            db.execute("DELETE FROM conversation WHERE id = ?", (conversation,))
+
+    # Messages
+
+    def messages(self, conversation: int) -> list[Message]:
+        """All branches, parents before their children."""
+        with self._file.reading() as db:
+            rows = db.execute(
+                "SELECT id, parent, role, content, status, created, key, meta FROM message"
+                " WHERE conversation = ? ORDER BY id",
+                (conversation,),
+            ).fetchall()
+        return [
+            Message(id_, parent, role, content, status, created, key, _meta(meta))
+            for id_, parent, role, content, status, created, key, meta in rows
+        ]
+
+    def add(self, conversation: int, message: Message) -> int:
+        """Adds a message below the row `message.parent`, as the new leaf, and returns its row."""
+        rows = {message.parent: message.parent} if message.parent is not None else {}
+        return self.add_all(conversation, [message], rows, leaf=message.id)[message.id]
+
+    def add_all(
+        self,
+        conversation: int,
+        messages: Sequence[Message],
+        rows: Mapping[int, int] | None = None,
+        *,
+        leaf: int | None = None,
+    ) -> dict[int, int]:
+        """Adds messages, parents first, and returns `rows` with theirs.
+
+        Ids, parents and the leaf are the caller's own; `rows` says which rows they are. What is
+        there already, with the same history, is not added again. Raises Gone.
+        """
+        rows = dict(rows or {})
+        durable = any(message.status != GROWING for message in messages)
+        with self._file.writing(durable=durable) as db:
+            self._expect(db, conversation)
+            added = 0
+            for message in messages:
+                parent = None if message.parent is None else rows[message.parent]
+                row, is_new = self._insert(db, conversation, parent, message)
+                rows[message.id] = row
+                added += is_new
+            if added:
+                self._touch(db, conversation)
+            if leaf is not None:
+                db.execute(
+                    "UPDATE conversation SET leaf = ? WHERE id = ?", (rows[leaf], conversation)
+                )
+        return rows
+
+    def grow(self, message: int, content: str) -> None:
+        """Writes what a growing answer has come to. Raises Gone if it does not grow any more."""
+        with self._file.writing(durable=False) as db:
+            changed = db.execute(
+                "UPDATE message SET content = ? WHERE id = ? AND key IS NULL",
+                (storable(content), message),
+            )
+            if not changed.rowcount:
+                raise Gone("the answer has been deleted")
+
+    def finish(self, message: int, content: str, status: str, meta: Meta | None = None) -> int:
+        """Ends a growing answer and returns its row: that of an equal answer, if there is one."""
+        with self._file.writing() as db:
+            return self._finish(db, message, storable(content), status, json.dumps(meta or {}))
+
+    def discard(self, message: int) -> None:
+        """Deletes a message that nothing follows; any other stays."""
+        with self._file.writing() as db:
+            db.execute(
+                "DELETE FROM message WHERE id = ?1"
+                " AND NOT EXISTS (SELECT 1 FROM message WHERE parent = ?1)",
+                (message,),
+            )
+
+    def recover(self) -> None:
+        """Marks answers as cut that a dead process left growing."""
+        with self._file.reading() as db:
+            left = [
+                row
+                for row, writer in db.execute("SELECT id, writer FROM message WHERE key IS NULL")
+                if not writers.is_alive(writer)
+            ]
+        if left:
+            with self._file.writing() as db:
+                for message in left:
+                    found = db.execute(
+                        "SELECT content, meta FROM message WHERE id = ? AND key IS NULL",
+                        (message,),
+                    ).fetchone()
+                    if found is not None:
+                        self._finish(db, message, found[0], CUT, found[1])
+
+    def search(self, text: str, limit: int = 50) -> list[Hit]:
+        """The newest messages that hold every word of `text`."""
+        indexed = self._index()
+        with self._file.reading() as db:
+            try:
+                return search.find(db, text, limit, indexed=indexed)
+            except sqlite3.DatabaseError:
+                if not indexed:
+                    raise
+                return search.find(db, text, limit, indexed=False)
+
+    # Rows, within a transaction
+
+    def _insert(
+        self, db: sqlite3.Connection, conversation: int, parent: int | None, message: Message
+    ) -> tuple[int, bool]:
+        """The row of the message, and whether it is new."""
+        content, meta = storable(message.content), json.dumps(message.meta)
+        key = None
+        if message.status != GROWING:
+            key = key_of(self._key(db, conversation, parent), message.role, content)
+            twin = self._twin(db, conversation, key, message.status, meta)
+            if twin is not None:
+                return twin, False
+        else:
+            self._key(db, conversation, parent)
+        row = db.execute(
+            "INSERT INTO message"
+            " (conversation, parent, role, status, key, writer, created, meta, content)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                conversation,
+                parent,
+                message.role,
+                message.status,
+                key,
+                self._writer_name if key is None else None,
+                message.created or self._clock(),
+                meta,
+                content,
+            ),
+        ).lastrowid
+        assert row is not None
+        return row, True
+
+    def _finish(
+        self, db: sqlite3.Connection, message: int, content: str, status: str, meta: str
+    ) -> int:
+        found = db.execute(
+            "SELECT conversation, parent, role FROM message WHERE id = ? AND key IS NULL",
+            (message,),
+        ).fetchone()
+        if found is None:
+            raise Gone("the answer has been deleted")
+        conversation, parent, role = found
+        key = key_of(self._key(db, conversation, parent), role, content)
+        twin = self._twin(db, conversation, key, status, meta)
+        if twin is None:
+            db.execute(
+                "UPDATE message SET content = ?, status = ?, key = ?, meta = ?, writer = NULL"
+                " WHERE id = ?",
+                (content, status, key, meta, message),
+            )
+        else:
+            db.execute("UPDATE conversation SET leaf = ? WHERE leaf = ?", (twin, message))
+            db.execute("DELETE FROM message WHERE id = ?", (message,))
+        self._touch(db, conversation)
+        return message if twin is None else twin
+
+    @staticmethod
+    def _twin(
+        db: sqlite3.Connection, conversation: int, key: str, status: str, meta: str
+    ) -> int | None:
+        """The row of that key. It is complete once it has been completed at any time."""
+        found = db.execute(
+            "SELECT id, status FROM message WHERE conversation = ? AND key = ?",
+            (conversation, key),
+        ).fetchone()
+        if found is None:
+            return None
+        if status == COMPLETE != found[1]:
+            db.execute(
+                "UPDATE message SET status = ?, meta = ? WHERE id = ?", (status, meta, found[0])
+            )
+        return int(found[0])
+
+    @staticmethod
+    def _key(db: sqlite3.Connection, conversation: int, message: int | None) -> str | None:
+        if message is None:
+            return None
+        found = db.execute(
+            "SELECT key FROM message WHERE id = ? AND conversation = ? AND key IS NOT NULL",
+            (message, conversation),
+        ).fetchone()
+        if found is None:
+            raise Gone("the message to follow has been deleted")
+        return str(found[0])
+
+    @staticmethod
+    def _expect(db: sqlite3.Connection, conversation: int) -> None:
+        if not db.execute("SELECT 1 FROM conversation WHERE id = ?", (conversation,)).fetchone():
+            raise Gone("the conversation has been deleted")
+
+    def _touch(self, db: sqlite3.Connection, conversation: int) -> None:
+        db.execute(
+            "UPDATE conversation SET updated = ? WHERE id = ?", (self._clock(), conversation)
+        )
+
+    def _change(self, conversation: int, what: str, value: object) -> None:
+        with self._file.writing(durable=False) as db:
+            self._expect(db, conversation)
+            db.execute(f"UPDATE conversation SET {what} WHERE id = ?", (value, conversation))
+
+    def _conversations(self, which: str, values: tuple[object, ...]) -> list[Conversation]:
+        with self._file.reading() as db:
+            rows = db.execute(
+                "SELECT * FROM (SELECT id, origin, title, leaf, created, updated,"
+                " (SELECT count(*) FROM message WHERE conversation = c.id) AS count, meta"
+                f" FROM conversation c) {which}",
+                values,
+            ).fetchall()
+        return [
+            Conversation(id_, origin, title, leaf, created, updated, count, _meta(meta))
+            for id_, origin, title, leaf, created, updated, count, meta in rows
+        ]
+
+    def _index(self) -> bool:
+        """Whether there is an index of all messages, which is made now if it can be."""
+        with self._file.reading() as db, suppress(sqlite3.DatabaseError):
+            if not search.is_behind(db):
+                return True
+        try:
+            with self._file.writing(durable=False) as db:
+                return search.catch_up(db)
+        except StoreError:
+            return False
+
+
+def _meta(text: str) -> Meta:
+    """What was written as JSON; a byte that the disk got wrong must not cost the conversation."""
+    with suppress(ValueError):
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return found
+    return {}

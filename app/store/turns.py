@@ -1,0 +1,86 @@
+"""What the model reads of a branch, and what the branch is called."""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from .values import GROWING, Message
+
+TITLE_CHARS = 60
+_JOINER = "\u200d"
+
+ModelMessage = dict[str, str]
+
+
+def system_of(path: Sequence[Message]) -> str:
+    """The system prompt: the last one of the branch."""
+    return next((one.content for one in reversed(path) if one.role == "system"), "")
+
+
+def model_messages(
+    path: Sequence[Message],
+    strip: Callable[[str], str],
+    count: Callable[[list[ModelMessage]], int] | None,
+    room: int,
+) -> tuple[list[ModelMessage], int]:
+    """See `Session.model_messages`. Longer histories never take fewer tokens."""
+    system, turns = system_of(path), _turns(path, strip)
+    opening = [{"role": "system", "content": system}] if system else []
+
+    def fits(dropped: int) -> bool:
+        return count is None or count(opening + _joined(turns[dropped:])) <= room
+
+    last = max(0, len(turns) - 1)
+    dropped = 0 if fits(0) else bisect_left(range(last), True, lo=min(1, last), key=fits)
+    return opening + _joined(turns[dropped:]), dropped
+
+
+def _turns(path: Sequence[Message], strip: Callable[[str], str]) -> list[list[ModelMessage]]:
+    """Questions with what was answered; what is empty or still growing is left out."""
+    turns: list[list[ModelMessage]] = []
+    for one in path:
+        if one.role == "system" or one.status == GROWING:
+            continue
+        content = strip(one.content) if one.role == "assistant" else one.content
+        if not content.strip():
+            continue
+        if one.role == "user" or not turns:
+            turns.append([])
+        turns[-1].append({"role": one.role, "content": content})
+    return turns
+
+
+def _joined(turns: list[list[ModelMessage]]) -> list[ModelMessage]:
+    """The messages of turns; two of a role in a row become one, since templates want them to
+    alternate (a question whose answer came to nothing is followed by the next)."""
+    found: list[ModelMessage] = []
+    for message in (one for turn in turns for one in turn):
+        if found and found[-1]["role"] == message["role"]:
+            content = f"{found[-1]['content']}\n\n{message['content']}"
+            found[-1] = {"role": message["role"], "content": content}
+        else:
+            found.append(message)
+    return found
+
+
+def title_of(text: str) -> str:
+    """The first line that says something, cut at a word where it is long."""
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    words = " ".join(line[: 10 * TITLE_CHARS].split())
+    if len(words) <= TITLE_CHARS:
+        return words
+    end = words.rfind(" ", TITLE_CHARS // 2, TITLE_CHARS)
+    return words[: end if end > 0 else _between_characters(words, TITLE_CHARS - 1)] + "…"
+
+
+def _between_characters(text: str, end: int) -> int:
+    """The last place up to `end` that parts no character from its marks."""
+    while end > 1 and (
+        unicodedata.combining(text[end])
+        or unicodedata.category(text[end]) in ("Mn", "Me", "Mc", "Cf", "Sk")
+        or text[end - 1] == _JOINER
+    ):
+        end -= 1
+    return end

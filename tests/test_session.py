@@ -1,0 +1,571 @@
+"""The open conversation: nothing that was said is lost, and the engine gets what fits."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specfit.app.session import RETRY_S, Session
+from specfit.app.store import Message, Store, StoreError, writers
+from specfit.app.store.turns import model_messages, title_of
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "specfit.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    opened = Store(path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def session(store: Store, clock: Clock) -> Session:
+    return Session(store, clock=clock)
+
+
+def answer(session: Session, *pieces: str, status: str = "complete") -> Message:
+    session.begin_answer()
+    for piece in pieces:
+        session.grow(piece)
+    return session.finish(status)
+
+
+def turn(session: Session, question: str, text: str) -> tuple[Message, Message]:
+    return session.ask(question), answer(session, text)
+
+
+def said(session: Session) -> list[str]:
+    return [message.content for message in session.path]
+
+
+def kept(session: Session) -> list[str]:
+    """What a window would show that opened the conversation now."""
+    assert session.store is not None and session.conversation is not None
+    other = Session(session.store)
+    other.open(session.conversation)
+    return said(other)
+
+
+def fill_disk(store: Store, full: bool = True) -> None:
+    pages = store._file._writer.execute("PRAGMA page_count").fetchone()[0]
+    store._file._writer.execute(f"PRAGMA max_page_count = {pages if full else 100_000}")
+
+
+# Turns
+
+
+def test_a_question_is_kept_before_its_answer_begins(session):
+    session.ask("Hi")
+    assert kept(session) == ["Hi"]
+
+
+def test_an_answer_is_kept_as_it_grows_but_not_for_every_word(session, store, clock, monkeypatch):
+    written = []
+    monkeypatch.setattr(store, "grow", lambda _row, content: written.append(content))
+    session.ask("Hi")
+    session.begin_answer()
+    for _ in range(10):
+        session.grow("word ")
+    assert written == []
+    clock.now += 0.5
+    session.grow("late")
+    assert written == ["word " * 10 + "late"]
+    session.grow("x" * 199)
+    assert len(written) == 1
+    session.grow("y")
+    assert len(written) == 2
+
+
+def test_nothing_is_kept_of_a_conversation_without_a_question(session, store):
+    session.new("Be kind.")
+    session.rename("Empty")
+    session.new()
+    assert session.is_saved
+    assert store.conversations() == []
+
+
+def test_another_answer_and_another_question_are_branches(session):
+    question, first = turn(session, "Hi", "One")
+    assert session.regenerate()
+    assert said(session) == ["Hi"]
+    second = answer(session, "Two")
+    assert session.branch(second.id) == (2, 2)
+    edited = session.edit(question.id, "Hello")
+    answer(session, "Three")
+    assert session.branch(edited.id) == (2, 2)
+    assert said(session) == ["Hello", "Three"]
+    assert session.switch_branch(edited.id, -1)
+    assert said(session) == kept(session) == ["Hi", "Two"]
+    assert not session.switch_branch(question.id, -1)
+    assert session.switch_branch(second.id, -1)
+    assert said(session) == kept(session) == ["Hi", "One"]
+    assert session.path[-1] == first
+
+
+def test_a_branch_comes_back_as_it_was_left(session):
+    question, first = turn(session, "Hi", "One")
+    session.regenerate()
+    answer(session, "Two")
+    session.switch_branch(first.id, 0)
+    edited = session.edit(question.id, "Hello")
+    session.switch_branch(edited.id, -1)
+    assert said(session) == ["Hi", "One"]
+
+
+def test_the_same_answer_again_is_no_branch(session, store):
+    _, first = turn(session, "Hi", "One")
+    session.regenerate()
+    again = answer(session, "One")
+    assert again.id == first.id
+    assert session.branch(first.id) == (1, 1)
+    assert kept(session) == ["Hi", "One"]
+    assert len(store.messages(session.conversation)) == 2
+
+
+def test_an_answer_in_the_middle_can_be_given_anew(session):
+    _, first = turn(session, "Hi", "One")
+    turn(session, "And?", "Two")
+    session.regenerate(first.id)
+    answer(session, "Other")
+    assert said(session) == ["Hi", "Other"]
+
+
+def test_there_is_nothing_to_regenerate_before_a_question(session):
+    assert not session.regenerate()
+    session.set_system("Be kind.")
+    assert not session.regenerate()
+
+
+def test_an_answer_without_text_is_taken_back_with_its_question(session, store):
+    session.ask("Hi")
+    session.begin_answer()
+    assert session.take_back() == "Hi"
+    assert (said(session), session.title, store.conversations()) == ([], "", [])
+    turn(session, "Hello", "One")
+    session.ask("And?")
+    session.begin_answer()
+    assert session.take_back() == "And?"
+    assert said(session) == kept(session) == ["Hello", "One"]
+    assert session.title == "Hello"
+
+
+def test_taking_back_an_answer_anew_brings_the_old_one_back(session):
+    turn(session, "Hi", "One")
+    session.regenerate()
+    session.begin_answer()
+    assert session.take_back() is None
+    assert said(session) == kept(session) == ["Hi", "One"]
+
+
+def test_taking_back_an_edit_brings_the_old_branch_back(session):
+    question, _ = turn(session, "Hi", "One")
+    session.edit(question.id, "Hello")
+    session.begin_answer()
+    assert session.take_back() == "Hello"
+    assert said(session) == kept(session) == ["Hi", "One"]
+    assert session.branch(question.id) == (1, 1)
+
+
+def test_an_answer_that_nobody_ends_is_stopped_by_what_comes_next(session):
+    session.ask("Hi")
+    session.begin_answer()
+    session.grow("One")
+    session.ask("And?")
+    assert [message.status for message in session.path] == ["complete", "stopped", "complete"]
+    assert not session.is_answering
+
+
+# Conversations
+
+
+def test_a_hit_is_opened_in_its_own_branch(session, store):
+    turn(session, "Hi", "needle")
+    session.regenerate()
+    answer(session, "Two")
+    (hit,) = store.search("needle")
+    session.open(hit.conversation, hit.message)
+    assert said(session) == ["Hi", "needle"]
+
+
+def test_an_answer_that_another_window_is_writing_is_left_out(session, store):
+    session.ask("Hi")
+    session.begin_answer()
+    session.grow("One")
+    other = Session(store)
+    other.open(session.conversation)
+    turn(other, "Well?", "Two")
+    assert said(other) == ["Hi", "Well?", "Two"]
+    finished = session.finish()
+    assert said(session) == ["Hi", "One"]
+    session.open(session.conversation)
+    assert session.branch(session.path[1].id)[1] == 2
+    assert finished.content in [one.content for one in store.messages(session.conversation)]
+    assert other.model_messages()[0] == [
+        {"role": "user", "content": "Hi\n\nWell?"},
+        {"role": "assistant", "content": "Two"},
+    ]
+
+
+def test_a_conversation_that_another_window_deletes_is_kept_anew(session, store):
+    turn(session, "Hi", "One")
+    store.delete(session.conversation)
+    turn(session, "And?", "Two")
+    assert said(session) == kept(session) == ["Hi", "One", "And?", "Two"]
+    assert "deleted" in (session.take_trouble() or "")
+    assert session.take_trouble() is None
+
+
+def test_what_cannot_be_opened_leaves_everything_as_it_is(session):
+    turn(session, "Hi", "One")
+    with pytest.raises(StoreError):
+        session.open(999)
+    assert said(session) == ["Hi", "One"]
+    with pytest.raises(StoreError):
+        Session(None).open(1)
+
+
+def test_title_and_values_are_kept(session, store):
+    turn(session, "Hi", "One")
+    session.rename("A talk")
+    session.keep_values({"temp": 0.5})
+    other = Session(store)
+    other.open(session.conversation)
+    assert (other.title, other.values) == ("A talk", {"temp": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("\n  Why is\tthe sky blue?  \nAnswer.", "Why is the sky blue?"),
+        ("", ""),
+        ("word " * 30, "word " * 11 + "word…"),
+        ("日" * 80, "日" * 59 + "…"),
+        ("x" * 58 + "e\u0301" * 9, "x" * 58 + "…"),
+        ("x" * 57 + "👩\u200d👩\u200d👧" + "x" * 9, "x" * 57 + "…"),
+        ("x" * 10**6, "x" * 59 + "…"),
+    ],
+)
+def test_the_first_line_is_the_title(text, title):
+    assert title_of(text) == title
+
+
+# The system prompt
+
+
+def test_the_last_system_prompt_counts_and_comes_first(session):
+    session.new("Be kind.")
+    turn(session, "Hi", "One")
+    session.set_system("Be brief.")
+    session.set_system("Be rude.")
+    session.set_system("Be rude.")
+    turn(session, "And?", "Two")
+    assert said(session) == ["Be kind.", "Hi", "One", "Be rude.", "And?", "Two"]
+    messages, _ = session.model_messages()
+    assert [one["content"] for one in messages] == ["Be rude.", "Hi", "One", "And?", "Two"]
+    session.set_system("")
+    assert session.model_messages()[0][0] == {"role": "user", "content": "Hi"}
+
+
+def test_a_system_prompt_that_is_set_back_leaves_no_trace(session):
+    session.set_system("Be kind.")
+    session.set_system("")
+    assert said(session) == []
+    turn(session, "Hi", "One")
+    session.set_system("Be kind.")
+    session.set_system("")
+    assert said(session) == kept(session) == ["Hi", "One"]
+
+
+# What the engine gets
+
+
+def words(messages: list[dict[str, str]]) -> int:
+    return sum(len(message["content"].split()) for message in messages)
+
+
+def test_thinking_is_stripped_and_what_comes_to_nothing_is_left_out(session):
+    turn(session, "Hi", "<think>hm</think>One")
+    turn(session, "And?", "<think>hm")
+    session.ask("Well?")
+    session.begin_answer()
+    session.grow("growing")
+    messages, _ = session.model_messages(lambda text: text.partition("</think>")[2])
+    assert [one["content"] for one in messages] == ["Hi", "One", "And?\n\nWell?"]
+
+
+@given(st.integers(1, 12), st.integers(0, 40), st.booleans())
+def test_the_fewest_oldest_turns_are_left_out(turns: int, room: int, answered: bool) -> None:
+    path = [Message(0, None, "system", "be very kind")]
+    for number in range(turns):
+        path.append(Message(0, None, "user", f"question {number}"))
+        path.append(Message(0, None, "assistant", f"the answer {number}"))
+    if not answered:
+        path.pop()
+    whole, _ = model_messages(path, str, None, 0)
+    messages, dropped = model_messages(path, str, words, room)
+    assert messages == [whole[0], *whole[1 + 2 * dropped :]]
+    assert messages[1]["role"] == "user"
+    assert any(one["content"] == f"question {turns - 1}" for one in messages)
+    assert words(messages) <= room or dropped == turns - 1
+    if dropped:
+        assert words([whole[0], *whole[1 + 2 * (dropped - 1) :]]) > room
+
+
+# Trouble
+
+
+def test_a_full_disk_is_told_once_and_everything_is_saved_when_there_is_room(session, store, clock):
+    turn(session, "Hi", "One")
+    fill_disk(store)
+    session.ask("And? " * 2000)
+    session.begin_answer()
+    session.grow("Two " * 2000)
+    trouble = session.take_trouble()
+    assert trouble is not None and "the disk is full" in trouble
+    session.finish()
+    assert session.take_trouble() is None
+    assert not session.is_saved
+    assert [len(text) for text in said(session)] == [2, 3, 10_000, 8000]
+    fill_disk(store, False)
+    clock.now += RETRY_S
+    session.rename("Anew")
+    assert session.is_saved
+    assert kept(session) == said(session)
+    assert session.take_trouble() == "Everything is saved again."
+
+
+def test_a_conversation_that_could_not_be_saved_is_not_lost_by_leaving_it(session, store, clock):
+    turn(session, "Hi", "One")
+    first = session.conversation
+    fill_disk(store)
+    turn(session, "And?", "Two " * 5000)
+    session.new()
+    turn(session, "Other", "Three " * 5000)
+    session.open(first)
+    assert said(session)[2] == "And?"
+    session.new()
+    assert session.close() is not None
+    fill_disk(store, False)
+    assert session.close() is None
+    assert {one.title: one.count for one in store.conversations()} == {"Hi": 4, "Other": 2}
+
+
+def test_a_store_that_was_deleted_gets_the_open_conversation_anew(session, store, path):
+    turn(session, "Hi", "One")
+    session.ask("And?")
+    session.begin_answer()
+    session.grow("Two")
+    for file in path.parent.glob("specfit.db*"):
+        file.unlink()
+    session.finish()
+    later = Store(path)
+    assert [one.count for one in later.conversations()] == [4]
+    later.close()
+    assert "deleted or replaced" in (session.take_trouble() or "")
+
+
+def test_a_damaged_store_gets_the_open_conversation_anew(session, store, path):
+    turn(session, "Hi", "One " * 5000)
+    store._file._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * (path.stat().st_size - 100))
+    with pytest.raises(StoreError, match="damaged"):
+        store.messages(session.conversation)
+    assert store.conversations() == []
+    another = Session(store)
+    turn(another, "Something", "else")
+    turn(session, "And?", "Two")
+    assert session.is_saved
+    assert kept(session) == said(session)
+    assert kept(another) == ["Something", "else"]
+
+
+def test_without_a_store_the_conversation_is_in_memory(clock):
+    session = Session(None, "Be kind.", clock=clock)
+    turn(session, "Hi", "One")
+    session.regenerate()
+    answer(session, "Two")
+    session.new()
+    assert session.close() is None
+    assert session.take_trouble() is None
+
+
+# Killed
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from specfit.app.session import Session
+from specfit.app.store import Store
+session = Session(Store(Path(sys.argv[1])))
+session.ask("Hi")
+session.begin_answer()
+while True:
+    session.grow("word " * 50)
+    print(len(session.path[-1].content), flush=True)
+    time.sleep(0.001)
+"""
+
+
+def test_a_killed_chat_leaves_what_it_had_answered(path):
+    chat = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert chat.stdout is not None
+    for _ in range(20):
+        grown = int(chat.stdout.readline())
+    chat.send_signal(signal.SIGKILL)
+    chat.communicate()
+    store = Store(path)
+    session = Session(store)
+    session.open(store.conversations()[0].id)
+    question, cut = session.path
+    assert question.content == "Hi"
+    assert cut.status == "cut"
+    assert cut.content.startswith("word " * (grown // 5))
+    assert session.regenerate()
+    store.close()
+
+
+# Any order of things
+
+TEXTS = st.sampled_from(["a", "b", "a\n", ""])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), TEXTS),
+        st.tuples(st.just("answer"), st.lists(TEXTS, max_size=2)),
+        st.tuples(st.just("take_back"), st.none()),
+        st.tuples(st.just("regenerate"), st.integers(0, 9)),
+        st.tuples(st.just("edit"), st.tuples(st.integers(0, 9), TEXTS)),
+        st.tuples(st.just("switch"), st.tuples(st.integers(0, 9), st.sampled_from([-1, 1]))),
+        st.tuples(st.just("system"), TEXTS),
+        st.tuples(st.sampled_from(["new", "reopen", "kill", "fail", "repair"]), st.none()),
+    ),
+    max_size=25,
+)
+
+
+class Chat:
+    """A session that is driven at random, and the histories that were finished in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.finished: set[tuple[tuple[str, str], ...]] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        self.store = Store(self.path)
+        self.session = Session(self.store, clock=Clock())
+        if found := self.store.conversations(limit=1):
+            self.session.open(found[0].id)
+
+    def note(self) -> None:
+        path = self.session.path
+        self.finished.add(tuple((message.role, message.content) for message in path))
+
+    def step(self, name: str, value: object) -> None:
+        session, path = self.session, self.session.path
+        if name == "ask":
+            session.ask(value)
+        elif name == "answer" and path and path[-1].role == "user":
+            answer(session, *value)
+            self.note()
+        elif name == "take_back" and path and path[-1].role == "user":
+            session.begin_answer()
+            session.take_back()
+        elif name == "regenerate" and path and session.regenerate(path[value % len(path)].id):
+            answer(session, "a")
+            self.note()
+        elif name == "edit" and (asked := [one for one in path if one.role == "user"]):
+            session.edit(asked[value[0] % len(asked)].id, value[1])
+            answer(session, "b")
+            self.note()
+        elif name == "switch" and path:
+            session.switch_branch(path[value[0] % len(path)].id, value[1])
+        elif name == "system":
+            session.set_system(value)
+        elif name == "new":
+            session.new()
+        elif name == "fail":
+            self.store._file._writer.execute("PRAGMA query_only = ON")
+        elif name == "repair":
+            self.store._file._writer.execute("PRAGMA query_only = OFF")
+        elif name in ("reopen", "kill"):
+            self.restart(killed=name == "kill")
+
+    def restart(self, killed: bool) -> None:
+        """All is saved first; a process that is killed is in the middle of an answer."""
+        self.store._file._writer.execute("PRAGMA query_only = OFF")
+        assert self.session.close() is None
+        if killed and self.session.path and self.session.path[-1].role == "user":
+            self.session.begin_answer()
+            self.session.grow("cut " * 60)
+        self.store.close()
+        self.begin()
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_whatever_happens_every_finished_text_can_be_reached(
+    steps: list[tuple[str, object]],
+) -> None:
+    alive = writers.is_alive
+    writers.is_alive = lambda _writer: False
+    try:
+        with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+            chat = Chat(Path(folder) / "specfit.db")
+            for name, value in steps:
+                chat.step(name, value)
+            chat.restart(killed=False)
+            check(chat)
+            chat.store.close()
+    finally:
+        writers.is_alive = alive
+
+
+def check(chat: Chat) -> None:
+    """Every finished history is a path, keys name histories, and branches can be walked."""
+    reached = set()
+    for conversation in chat.store.conversations():
+        messages = {one.id: one for one in chat.store.messages(conversation.id)}
+        histories = {}
+        for one in messages.values():
+            above = () if one.parent is None else histories[one.parent]
+            histories[one.id] = (*above, (one.role, one.content))
+            assert one.status != "growing"
+        by_key = {one.key: histories[one.id] for one in messages.values()}
+        assert len(by_key) == len(set(by_key.values())) == len(messages)
+        reached |= set(by_key.values())
+        session = Session(chat.store)
+        for one in messages.values():
+            session.open(conversation.id, one.id)
+            assert one in session.path
+            position, of = session.branch(one.id)
+            assert 1 <= position <= of
+    assert chat.finished <= reached
