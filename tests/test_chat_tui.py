@@ -229,12 +229,12 @@ async def test_escape_sequences_and_tags_in_an_answer_are_shown(bundled_engine):
     async with chat(bundled_engine) as pilot:
         answer = Answer()
         await pilot.app.query_one(Conversation).add(answer)
-        for piece in ("<think>\n", "\x1b[2Jhm\n", "</think>\n\n", "```\n\x1b]0;x\x07", "\n```"):
+        for piece in ("<b>\n", "\x1b[2Jhm\n", "</b>\n\n", "```\n\x1b]0;x\x07", "\n```"):
             await answer.append(piece)
         await answer.finish("stop")
         await asyncio.sleep(0.05)
         screen = pilot.app.export_screenshot()
-        for visible in ("&lt;think&gt;", "␛[2Jhm", "␛]0;x␇"):
+        for visible in ("&lt;b&gt;", "␛[2Jhm", "␛]0;x␇"):
             assert visible in screen.replace("&#160;", " ")
         assert "\x1b" not in screen
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widget import Widget
+
+from .answer import Answer
+from .user_message import UserMessage
+
+Message = Answer | UserMessage
+# Messages put on the screen when a conversation is opened, and each time the reader comes near the
+# top: a Markdown message takes some 30 ms.
+BATCH = 12
 
 
 class Conversation(VerticalScroll):
@@ -23,18 +34,114 @@ class Conversation(VerticalScroll):
     }
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._column = Vertical()
+        self._older: list[Callable[[], Widget]] = []  # not on the screen yet, oldest first
+        self._mounting = False
+        self.selected: Message | None = None
+
     def compose(self) -> ComposeResult:
-        yield Vertical()
+        yield self._column
 
     def on_mount(self) -> None:
         self.can_focus = False  # the keyboard stays with the composer; the app scrolls for it
         self.anchor()
 
+    @property
+    def messages(self) -> list[Message]:
+        """The messages on the screen, notes left out; older ones may be there when looked for."""
+        return [child for child in self._column.children if isinstance(child, Message)]
+
     async def clear(self) -> None:
         """Takes all messages away."""
-        await self.query_one(Vertical).remove_children()
+        self.selected = None
+        self._older = []
+        await self._column.remove_children()
 
     async def add(self, message: Widget) -> None:
         """Adds a message at the end and shows it."""
-        await self.query_one(Vertical).mount(message)
+        await self._column.mount(message)
         self.anchor()
+
+    async def show(self, makers: Sequence[Callable[[], Widget]]) -> None:
+        """Shows other messages: the newest now, each older one when the reader comes near it.
+
+        makers: what makes the widget of each message, oldest first.
+        """
+        await self.clear()
+        self._older = list(makers[:-BATCH])
+        await self._column.mount_all([make() for make in makers[-BATCH:]])
+        self.anchor()
+        self.call_after_refresh(self._fill)
+
+    async def cut(self, message: Widget) -> None:
+        """Takes `message` and all behind it away."""
+        self.deselect()
+        children = list(self._column.children)
+        for child in children[children.index(message) :]:
+            await child.remove()
+
+    async def select(self, step: int) -> None:
+        """Selects the message above (-1) or below (1); below the last one, none."""
+        messages = self.messages
+        at = messages.index(self.selected) if self.selected in messages else len(messages)
+        if at + step < 0 and self._older:
+            await self._mount_older()
+            return await self.select(step)
+        at = max(at + step, 0)
+        self.deselect()
+        if at < len(messages):
+            self._select(messages[at])
+            self.scroll_to_widget(messages[at], animate=False)
+        else:
+            self.anchor()
+        return None
+
+    def deselect(self) -> None:
+        """Selects none."""
+        if self.selected is not None:
+            self.selected.remove_class("-selected")
+            self.selected = None
+
+    def on_click(self, event: events.Click) -> None:
+        """Selects what was clicked, unless the mouse selected text."""
+        if event.widget is None or self.screen.get_selected_text():
+            return
+        self.deselect()
+        for widget in event.widget.ancestors_with_self:
+            if isinstance(widget, Message):
+                self._select(widget)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if new_value < old_value:
+            self._fill()
+
+    def _select(self, message: Message) -> None:
+        self.selected = message
+        message.add_class("-selected")
+
+    def _fill(self) -> None:
+        """Has older messages mounted if the reader is less than a page below the oldest."""
+        if self._older and not self._mounting and self.scroll_y < self.size.height:
+            self.run_worker(self._mount_older())
+
+    async def _mount_older(self) -> None:
+        """Mounts a batch of older messages above, and keeps what is seen where it is."""
+        if self._mounting:
+            return
+        self._mounting = True
+        try:
+            makers, self._older = self._older[-BATCH:], self._older[:-BATCH]
+            below = self.max_scroll_y - self.scroll_y
+            await self._column.mount_all([make() for make in makers], before=0)
+        finally:
+            self._mounting = False
+        if below > 0:
+            self.call_after_refresh(self._settle, below)
+        self.call_after_refresh(self._fill)
+
+    def _settle(self, below: float) -> None:
+        """Has again as many rows below as there were; at the very end the anchor does it."""
+        self.scroll_to(y=self.max_scroll_y - below, animate=False, force=True, immediate=True)
