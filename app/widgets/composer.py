@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from textual import events
+from textual import events, on
 from textual.message import Message
 from textual.widgets import TextArea
 
+from .. import attachments
+from ..history import History
+from ..keys import KEYS, Key, key_name, keys_of
+from ..pastes import Pastes
 from ..plain_text import shown
+from .completions import Completion, Completions, for_command, for_paths
 
-# Terminals that cannot report Shift+Enter send a plain Enter for it; Ctrl+J always arrives.
-NEW_LINE_KEYS = ("shift+enter", "ctrl+j")
+_COMMAND = re.compile(r"/[^/]*")
+_PATH = re.compile(r'(?:^|[\s(])(@(?:"[^"\n]*|[^\s"@]*))$')
 
 
 class Composer(TextArea):
-    """The input box; it grows with its text up to a few rows."""
+    """The input box; it grows with its text up to a few rows.
+
+    Large pastes stand in it as short labels (`pastes`). What is completed: commands, and files of
+    `folder` behind an @.
+    """
 
     DEFAULT_CSS = """
     Composer {
@@ -23,54 +36,240 @@ class Composer(TextArea):
         min-height: 3;
         max-height: 8;
         border: round $primary;
+        border-title-color: $text-muted;
+        border-title-align: right;
         border-subtitle-color: $text-muted;
         padding: 0 1;
         background: $background;
         &:focus {
             border: round $primary;
         }
+        &.-editing {
+            border: round $warning;
+        }
     }
     """
 
     @dataclass
     class Submitted(Message):
-        """The user pressed Enter on `text`, which is more than blanks."""
+        """The user sends `text`, which is more than blanks.
+
+        editing: the `message` that was given to `edit_message`, if it is that one anew.
+        """
 
         text: str
+        editing: object = None
 
-    def __init__(self) -> None:
+    class EditLast(Message):
+        """The user pressed Up where nothing is written."""
+
+    def __init__(self, keys: Iterable[Key] = KEYS, folder: Path | None = None) -> None:
         super().__init__(
             placeholder="Write a message",
             show_line_numbers=False,
             soft_wrap=True,
             highlight_cursor_line=False,
         )
-        self.border_subtitle = (
-            "Enter sends · Ctrl+J new line · Esc stops · Ctrl+N new · Ctrl+C twice leaves"
-        )
+        keys = tuple(keys)
+        # Terminals that cannot report Shift+Enter send a plain Enter for it; Ctrl+J always arrives.
+        self._send_keys = keys_of("send", keys)
+        self._new_line_keys = keys_of("new_line", keys)
+        self.border_subtitle = _hints(keys)
+        self._counter = ""
+        self._folder = folder or Path.cwd()
+        self._completions = Completions(self._take)
+        self._dismissed: tuple[int, int] | None = None  # where the word begins that Esc was for
+        self._draft = ""  # what was written before an older message was edited
+        self.sent = History()
+        self.pastes = Pastes()
+        self.editing: object = None
 
-    def on_key(self, event: events.Key) -> None:
-        if event.key == "enter":
+    def on_mount(self) -> None:
+        self.screen.mount(self._completions)
+
+    @property
+    def message(self) -> str:
+        """What would be sent: the text with its pastes in full."""
+        return self.pastes.expanded(self.text)
+
+    def show_counter(self, text: str) -> None:
+        """Shows in the border how long the message is, in the app's words."""
+        self._counter = text
+        self._entitle()
+
+    def restore(self, text: str) -> None:
+        """Puts back a message that was not answered, before whatever was written since."""
+        text = self.pastes.collapsed(text)
+        self._write(text if not self.text else f"{text}\n{self.text}")
+
+    def edit_message(self, text: str, message: object) -> None:
+        """Lets the user write an older message anew; Esc brings back what was being written."""
+        if self.editing is None:
+            self._draft = self.text
+        self.editing = message
+        self.add_class("-editing")
+        self._entitle()
+        self._write(self.pastes.collapsed(text))
+
+    def leave_editing(self) -> None:
+        """Gives up editing, if that is what goes on."""
+        if self.editing is not None:
+            self._stop_editing()
+            self._write(self._draft)
+
+    def look_back(self) -> bool:
+        """Shows the message sent before; False if there is none."""
+        return self._recall(self.sent.back(self.message))
+
+    # Keys
+
+    async def on_key(self, event: events.Key) -> None:
+        if self._on_list_key(event.key) or self._on_own_key(event.key):
             event.prevent_default().stop()
-            if self.text.strip():
-                # Cleared at once: what is typed before the message is handled is the next one's.
-                self.post_message(self.Submitted(self.text))
-                self.clear()
-        elif event.key in NEW_LINE_KEYS:
-            event.prevent_default().stop()
+
+    def _on_list_key(self, key: str) -> bool:
+        """Does what `key` means for the open completions; False if nothing."""
+        if not self._completions.opened:
+            return False
+        chosen = self._completions.chosen
+        if key == "escape":
+            self._dismissed = self._word()[0]
+            self._completions.close()
+        elif chosen is None:
+            return False
+        elif key == "up":
+            self._completions.action_cursor_up()
+        elif key == "down":
+            self._completions.action_cursor_down()
+        elif key == "tab":
+            self._take()
+        elif key in self._send_keys and chosen.text.strip() != self._word()[1]:
+            self._take()
+            if chosen.whole:
+                self._send()
+        else:
+            return False
+        return True
+
+    def _on_own_key(self, key: str) -> bool:
+        if key in self._send_keys:
+            self._send()
+        elif key in self._new_line_keys:
             self._insert_here("\n")
+        elif key == "escape" and self.editing is not None:
+            self.leave_editing()
+        elif key == "up" and not self.text and self.editing is None:
+            self.post_message(self.EditLast())
+        elif key == "up" and self.navigator.is_first_wrapped_line(self.cursor_location):
+            return self.look_back()
+        elif key == "down" and self.navigator.is_last_wrapped_line(self.cursor_location):
+            return self._recall(self.sent.forward())
+        else:
+            return False
+        return True
 
     def on_paste(self, event: events.Paste) -> None:
         """Inserts what was pasted as it is: its line ends do not send."""
         event.prevent_default().stop()
-        self._insert_here(shown(event.text.replace("\r\n", "\n").replace("\r", "\n")))
+        text = shown(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        self._insert_here(self.pastes.collapsed(text))
 
-    def restore(self, text: str) -> None:
-        """Puts back a message that was not answered, before whatever was written since."""
-        self.text = text if not self.text else f"{text}\n{self.text}"
+    def action_delete_left(self) -> None:
+        """Deletes a label of a paste as a whole, since half of one stands for nothing."""
+        row, column = self.cursor_location
+        label = self.pastes.label_before(self.document[row][:column])
+        if label and not self.selected_text:
+            self.delete((row, column - len(label)), (row, column))
+        else:
+            super().action_delete_left()
+
+    def on_blur(self) -> None:
+        self._completions.close()
+
+    # Completion
+
+    @on(TextArea.Changed)
+    async def _complete(self) -> None:
+        start, word = self._word()
+        if not word or start == self._dismissed or not self.has_focus:
+            self._completions.close()
+        elif word.startswith("/"):
+            self._show(for_command(word))
+        else:
+            self.run_worker(self._complete_path(word), exclusive=True, group="paths")
+        if start != self._dismissed:
+            self._dismissed = None
+
+    async def _complete_path(self, word: str) -> None:
+        entries = await asyncio.to_thread(self._files, word)
+        if self._word()[1] == word:
+            self._show(entries)
+
+    def _files(self, word: str) -> list[Completion]:
+        """In a thread, as the folder may be large or far away."""
+        found = for_paths(word, attachments.text_files(self._folder))
+        return [c for c in found if not attachments.looks_binary(self._folder / c.label[1:])]
+
+    def _word(self) -> tuple[tuple[int, int], str]:
+        """Where the word to complete begins, and the word up to the cursor; "" if there is none."""
+        row, column = self.cursor_location
+        line = self.document[row][:column]
+        if row == 0 and self.document.line_count == 1 and _COMMAND.fullmatch(line):
+            return (0, 0), line
+        match = _PATH.search(line[-300:])
+        return ((row, column - len(match[1])), match[1]) if match else ((-1, -1), "")
+
+    def _show(self, entries: list[Completion]) -> None:
+        self._completions.show(entries, self.region)
+
+    def _take(self) -> None:
+        chosen = self._completions.chosen
+        if chosen is not None:
+            start, _ = self._word()
+            self.replace(chosen.text, start, self.cursor_location)
+            self.move_cursor((start[0], start[1] + len(chosen.text)))
+        self._completions.close()
+
+    # Text
+
+    def _send(self) -> None:
+        if not self.text.strip():
+            return
+        # Cleared at once: what is typed before the message is handled is the next one's.
+        text = self.message
+        self.post_message(self.Submitted(text, self.editing))
+        self.sent.add(text)
+        self._stop_editing()
+        self._completions.close()
+        self.clear()
+
+    def _stop_editing(self) -> None:
+        self.editing = None
+        self.remove_class("-editing")
+        self._entitle()
+
+    def _recall(self, text: str | None) -> bool:
+        if text is None:
+            return False
+        self._write(self.pastes.collapsed(text))
+        return True
+
+    def _write(self, text: str) -> None:
+        self.text = text
         self.move_cursor(self.document.end)
 
     def _insert_here(self, text: str) -> None:
         start, end = self.selection
         result = self.replace(text, start, end, maintain_selection_offset=False)
         self.move_cursor(result.end_location)
+
+    def _entitle(self) -> None:
+        editing = "editing, Esc leaves it" if self.editing is not None else ""
+        self.border_title = " · ".join(part for part in (editing, self._counter) if part)
+
+
+def _hints(keys: Iterable[Key]) -> str:
+    """The keys that one must know, as far as they are set."""
+    words = {"send": "sends", "new_line": "new line", "stop": "stops", "help": "help"}
+    known = {key.action: key.keys[-1] for key in keys if key.keys}
+    return " · ".join(f"{key_name(known[a])} {words[a]}" for a in words if a in known)
