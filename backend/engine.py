@@ -33,7 +33,7 @@ from .errors import SpecfitError
 from .generation import Generation
 from .loading import Loaded, LoadOptions, load
 from .memory import keep
-from .model import Message, Progress
+from .model import Message, Progress, Prompt
 from .report import CycleReport
 from .sampling import Sampler, Sampling
 from .verify import walk
@@ -118,17 +118,21 @@ class Engine:
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(self.model.prompt_tokens(messages))
 
-    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
-        """Raises SpecfitError if there are none, or too many for the context."""
-        prompt = self.model.prompt_tokens(messages)
-        if not prompt:
+    def prompt(self, messages: Sequence[Message], thinking: bool | None = None) -> Prompt:
+        """Raises SpecfitError if it has no tokens, or too many for the context."""
+        prompt = self.model.prompt(messages, thinking)
+        if not prompt.tokens:
             raise SpecfitError("the prompt is empty")
-        if len(prompt) >= self.ctx:
+        if len(prompt.tokens) >= self.ctx:
             raise SpecfitError(
-                f"the prompt has {len(prompt)} tokens and the context holds {self.ctx}; "
+                f"the prompt has {len(prompt.tokens)} tokens and the context holds {self.ctx}; "
                 "shorten it or raise -c"
             )
         return prompt
+
+    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """The tokens of `prompt`."""
+        return self.prompt(messages).tokens
 
     def generate(
         self,
@@ -138,14 +142,16 @@ class Engine:
         max_tokens: int | None = None,
         spec: Spec | None = None,
         stop: Sequence[str] = (),
+        thinking: bool | None = None,
     ) -> Generation:
         """An answer to `messages`, to be iterated over; see `Generation`.
 
         sampling: None takes the model's recommended values. max_tokens: None goes on until the
         context ends. spec: None means specfit. stop: strings that end the answer before them.
+        thinking: whether the model is to think first; None leaves it to the chat template.
         Raises SpecfitError if the prompt does not fit the context.
         """
-        prompt = self.prompt_tokens(messages)
+        prompt = self.prompt(messages, thinking)
         policy = self.policy(spec or Spec.parse("specfit"))
         sampling = sampling or self.recommended_sampling
         policy.beliefs.acceptance.heat(sampling.temp)

@@ -15,6 +15,7 @@ from .view import CycleView, view_of
 
 if TYPE_CHECKING:
     from .engine import Cycle, Engine
+    from .model import Prompt
 
 
 class Generation:
@@ -24,6 +25,7 @@ class Generation:
     path at the right token, never after it.
 
     watch: set it to be told of every cycle, in the iterating thread, between cycles.
+    opens_thinking: the prompt ends with "<think>", which the text is therefore without.
     drafted_spans: where text of accepted drafts begins and ends, in characters of the report's
     text, in order.
     """
@@ -31,17 +33,18 @@ class Generation:
     def __init__(
         self,
         engine: Engine,
-        prompt: Sequence[int],
+        prompt: Prompt,
         policy: Policy,
         sampler: Sampler,
         max_tokens: int | None,
         stop: Sequence[str],
     ) -> None:
         self._engine = engine
-        self._prompt = prompt
+        self._prompt = prompt.tokens
+        self.opens_thinking = prompt.opens_thinking
         self._policy = policy
         self._sampler = sampler
-        room = engine.ctx - len(prompt)
+        room = engine.ctx - len(prompt.tokens)
         self._limit = room if max_tokens is None else max(0, min(max_tokens, room))
         self._stream = TextStream(stop)
         self._text: list[str] = []

@@ -28,6 +28,14 @@ CHATML = (
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """opens_thinking: the template has written "<think>", so that the answer begins behind it."""
+
+    tokens: list[int]
+    opens_thinking: bool = False
+
+
+@dataclass(frozen=True)
 class Placement:
     """Where the weights go: layers on the GPU, and how many layers' experts stay on the host."""
 
@@ -136,17 +144,24 @@ class Model:
         """Whether `token` ends a generation (EOS, end of turn …)."""
         return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
-    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+    def prompt(self, messages: Sequence[Message], thinking: bool | None = None) -> Prompt:
         """The conversation as the model's own chat template writes it, ready to be answered.
 
-        Raises SpecfitError if the template refuses the messages.
+        thinking: the template's `enable_thinking`; None leaves it to the template. Raises
+        SpecfitError if the template refuses the messages.
         """
-        text = self._render(messages)
+        text = self._render(messages, thinking)
         bos = self._special_text(llama.llama_vocab_bos(self.vocab))
         add_special = not (bos and text.startswith(bos))
-        return self.tokenize(text, add_special=add_special, parse_special=True)
+        tokens = self.tokenize(text, add_special=add_special, parse_special=True)
+        return Prompt(tokens, text.rstrip().endswith("<think>"))
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """The tokens of `prompt`, as the template likes it best."""
+        return self.prompt(messages).tokens
+
+    def _render(self, messages: Sequence[Message], thinking: bool | None) -> str:
+        wish = {} if thinking is None else {"enable_thinking": thinking}
         template = llama.llama_model_chat_template(self.handle, None)
         try:
             formatter = Jinja2ChatFormatter(
@@ -154,7 +169,7 @@ class Model:
                 eos_token=self._special_text(llama.llama_vocab_eos(self.vocab)),
                 bos_token=self._special_text(llama.llama_vocab_bos(self.vocab)),
             )
-            return str(formatter(messages=messages).prompt)
+            return str(formatter(messages=messages, **wish).prompt)
         except (jinja2.TemplateError, ValueError, TypeError) as error:
             raise SpecfitError(
                 f"the model's chat template refuses these messages: {error}"
