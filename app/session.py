@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .store import Gone, Message, OpenConversation, Store, StoreError, Tree
@@ -18,6 +18,17 @@ from .store.values import COMPLETE, GROWING, STOPPED
 SAVE_EVERY_S = 0.5
 SAVE_EVERY_CHARS = 200
 RETRY_S = 5.0
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What `take_back` needs. at: the question, by id. before: the leaf that was looked at.
+    question: None if it is not to be taken back."""
+
+    at: int | None
+    before: int | None
+    question: Message | None = None
+    is_new: bool = False
 
 
 class Session:
@@ -40,10 +51,7 @@ class Session:
         self._to_tell: list[str] = []
         self._retry_at = float("-inf")
         self._answer: int | None = None
-        # What `take_back` goes back to, and the question if it was new.
-        self._before: int | None = None
-        self._question: Message | None = None
-        self._is_new = False
+        self._turn: _Turn | None = None
         self._saved_at, self._unsaved_chars = float("-inf"), 0
         self._open = OpenConversation(Tree())
         self.set_system(system)
@@ -123,13 +131,16 @@ class Session:
         if question is None:
             return False
         self._tree.look_at(question.id)
-        self._before, self._question, self._is_new = before, None, False
+        self._turn = _Turn(question.id, before)
         return True
 
     def begin_answer(self) -> Message:
         """Begins the answer to the question that is looked at."""
         self._settle()
-        answer = self._tree.add(self._message("assistant", "", self._tree.leaf, GROWING))
+        leaf = self._tree.leaf
+        if self._turn is None or self._turn.at != leaf:
+            self._turn = _Turn(leaf, leaf)
+        answer = self._tree.add(self._message("assistant", "", leaf, GROWING))
         self._answer = answer.id
         self._tree.look_at(answer.id)
         self._open.changed(answer.id)
@@ -172,18 +183,16 @@ class Session:
         None if the question was answered before: then all is as it was.
         """
         self._remove(self._answering())
-        self._answer = None
-        question = self._question
-        self._tree.look_at(self._before)
-        if question is None:
-            self._save()
-            return None
-        if self._is_new and not self._tree.has_children(question.id):
+        turn, self._answer, self._turn = self._turn, None, None
+        assert turn is not None
+        self._tree.look_at(turn.before)
+        question = turn.question
+        if question is not None and turn.is_new and not self._tree.has_children(question.id):
             self._remove(question.id)
             if not any(one.role == "user" for one in self._tree.messages.values()):
                 self._open.title = ""
         self._save()
-        return question.content
+        return None if question is None else question.content
 
     def switch_branch(self, message: int, step: int) -> bool:
         """Looks at the branch of the next (+1) or last (-1) sibling; False if there is none."""
@@ -271,15 +280,14 @@ class Session:
         return self._open.tree
 
     def _begin(self, conversation: OpenConversation) -> None:
-        self._behind = [one for one in self._behind if one is not conversation]
         self._open = conversation
-        self._answer = self._before = self._question = None
+        self._answer = self._turn = None
 
     def _ask(self, text: str, parent: int | None) -> Message:
         known = len(self._tree.messages)
-        self._before = self._tree.leaf
         question = self._tree.add(self._message("user", text, parent))
-        self._question, self._is_new = question, len(self._tree.messages) > known
+        is_new = len(self._tree.messages) > known
+        self._turn = _Turn(question.id, self._tree.leaf, question, is_new)
         self._tree.look_at(question.id)
         self._open.changed(question.id)
         self._open.title = self._open.title or title_of(text)

@@ -191,6 +191,25 @@ def test_taking_back_an_edit_brings_the_old_branch_back(session):
     assert session.branch(question.id) == (1, 1)
 
 
+def test_only_a_question_that_was_just_asked_is_taken_back(session):
+    session.ask("Hi")
+    session.ask("And?")
+    for taken in ("And?", None, None):
+        session.begin_answer()
+        assert session.take_back() == taken
+        assert said(session) == kept(session) == ["Hi"]
+
+
+def test_a_question_of_another_branch_is_not_taken_back(session):
+    first = session.ask("Hi")
+    edited = session.edit(first.id, "Hello")
+    session.switch_branch(edited.id, -1)
+    session.begin_answer()
+    assert session.take_back() is None
+    assert said(session) == ["Hi"]
+    assert session.branch(first.id) == (1, 2)
+
+
 def test_an_answer_that_nobody_ends_is_stopped_by_what_comes_next(session):
     session.ask("Hi")
     session.begin_answer()

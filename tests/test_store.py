@@ -26,6 +26,7 @@ from specfit.app.store import (
     search,
     to_json,
     to_markdown,
+    writers,
 )
 from specfit.app.store import file as store_file
 from specfit.app.store.schema import MIGRATIONS, migrate
@@ -268,6 +269,13 @@ def test_an_answer_of_a_killed_process_is_cut_and_that_of_a_living_one_is_not(pa
     store.close()
 
 
+def test_a_process_that_has_the_number_of_a_dead_one_is_another():
+    number, started = writers.this_process().split()
+    assert writers.is_alive(f"{number} {started}")
+    assert not writers.is_alive(f"{number} {float(started) - 3600}")
+    assert not any(writers.is_alive(name) for name in (None, "", "?", "999999999 1"))
+
+
 WRITER = """
 import sys
 from pathlib import Path
@@ -299,6 +307,23 @@ def test_windows_that_open_and_write_at_once_do_not_hurt_each_other(path):
         assert asked == [f"{name} asks {number}" for number in range(20)]
     assert conversation.count == 120
     store.close()
+
+
+def test_a_file_begun_anew_owes_nothing_to_one_that_another_window_holds(path):
+    grower = python(GROWER, path)
+    try:
+        assert grower.stdout and grower.stdout.readline() == "ready\n"
+        path.unlink()
+        store = Store(path)
+        assert store.notices == []
+        assert contents(store, talk(store, *SAID)) == list(SAID)
+    finally:
+        grower.terminate()
+        grower.communicate()
+    later = Store(path)
+    assert [one.count for one in later.conversations()] == [2]
+    store.close()
+    later.close()
 
 
 # Trouble with the file
