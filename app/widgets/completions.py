@@ -37,6 +37,7 @@ class Completions(OptionList, can_focus=False):
     Completions {
         display: none;
         overlay: screen;
+        constrain: inside;
         border: none;
         padding: 0 1;
         background: $panel;

@@ -103,7 +103,7 @@ class ThinkingBlock(Vertical):
         """Unfolds or folds it."""
         if self._markdown is None:
             self._written = len(self.text)
-            self._markdown = Markdown(shown(self.text.strip()), parser_factory=parser)
+            self._markdown = Markdown(shown(self.text), parser_factory=parser)
             await self.mount(self._markdown)
         else:
             self._markdown.display = not self._markdown.display
@@ -130,7 +130,7 @@ class ThinkingBlock(Vertical):
         if self._stream is not None and self._markdown is not None:
             stream, self._stream = self._stream, None
             await stream.stop()
-            await self._markdown.update(shown(self.text.strip()))
+            await self._markdown.update(shown(self.text))
 
     def _entitle(self) -> None:
         sign = "▾" if self.unfolded else "▸"

@@ -1,0 +1,282 @@
+"""Messages and the conversation, in an app of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+from textual.widget import Widget
+from textual.widgets import Input, Markdown
+
+from specfit.app.attachments import Attachment, with_files
+from specfit.app.widgets.answer import Answer, marked
+from specfit.app.widgets.conversation import Conversation
+from specfit.app.widgets.markdown import code_blocks
+from specfit.app.widgets.thinking_block import ThinkingBlock
+from specfit.app.widgets.user_message import UserMessage
+
+REPLY = (
+    "Here is a *paragraph* with `code` that is long enough to wrap once or twice on a screen of "
+    "a usual width.\n\n- one\n- two\n\n```python\ndef f(x):\n    return x\n```\n\nEnd.\n"
+)
+
+
+class Room(App[None]):
+    def compose(self) -> ComposeResult:
+        yield Conversation()
+        yield Input()
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    @property
+    def conversation(self) -> Conversation:
+        return self.query_one(Conversation)
+
+
+@asynccontextmanager
+async def room(*messages: Widget, size=(80, 24)) -> AsyncIterator[Pilot[None]]:
+    async with Room().run_test(size=size) as pilot:
+        for message in messages:
+            await pilot.app.conversation.add(message)
+        await pilot.pause()
+        yield pilot
+
+
+def screen_of(pilot: Pilot[None]) -> str:
+    return pilot.app.export_screenshot().replace("&#160;", " ")
+
+
+def mark_of(answer: Answer) -> str:
+    mark = answer.query_one(".mark")
+    return str(mark.render()) if mark.display else ""
+
+
+async def test_thinking_is_folded_and_timed_and_the_answer_stands_alone():
+    answer = Answer()
+    async with room(answer) as pilot:
+        for piece in ("<thi", "nk>\nLet me", " see", "\n</think>", "\n\nIt is **four**."):
+            await answer.append(piece)
+        await answer.finish("complete")
+        await pilot.pause()
+        assert answer.query_one(Markdown).source == "It is **four**."
+        assert answer.text == "<think>\nLet me see\n</think>\n\nIt is **four**."
+        assert answer.written == "It is **four**."
+        assert 0 <= answer.thought_s < 5
+        screen = screen_of(pilot)
+        assert "▸ Thought for 0 s" in screen and "Let me see" not in screen
+        await pilot.click("ThinkingTitle")
+        await pilot.pause()
+        screen = screen_of(pilot)
+        assert "▾ Thought" in screen and "Let me see" in screen
+        assert isinstance(pilot.app.focused, Input)
+
+
+async def test_thinking_streams_while_unfolded_and_enter_folds_it():
+    answer = Answer(opened=True)
+    async with room(answer) as pilot:
+        await answer.append("first ")
+        await answer.thinking.toggle()
+        assert answer.thinking.unfolded
+        await answer.append("second")
+        await pilot.pause()
+        assert "first second" in screen_of(pilot) and "Thinking …" in screen_of(pilot)
+        answer.thinking.query_one("ThinkingTitle").focus()
+        await pilot.press("enter")
+        assert not answer.thinking.unfolded
+        await answer.append(" third</think>Yes")
+        await answer.finish("complete")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "first second third" in screen_of(pilot)
+        assert answer.text == "<think>\nfirst second third</think>Yes"
+
+
+def test_the_time_of_thinking_is_the_thinkings_own():
+    times = iter((1.0, 2.0, 13.4, 20.0))
+    block = ThinkingBlock(running=True, clock=lambda: next(times))
+    assert block._words() == "Thinking … 1 s"
+    asyncio.run(block.finish())
+    assert block._words() == "Thought for 12 s"
+    assert ThinkingBlock("x")._words() == "Thought"
+
+
+async def test_empty_thinking_shows_nothing():
+    answer = Answer()
+    async with room(answer, Answer("<think>\n\n</think>\n\nHi", "complete")) as pilot:
+        await answer.append("<think>\n\n</think>\n\nHi")
+        await answer.finish("complete")
+        assert not pilot.app.query(ThinkingBlock)
+
+
+@pytest.mark.parametrize(
+    ("status", "mark"),
+    [
+        ("complete", ""),
+        ("stopped", "stopped"),
+        ("length", "cut off: the limit"),
+        ("cut", "cut off: the program ended"),
+        ("growing", "cut off: the program ended"),
+    ],
+)
+async def test_a_stored_answer_tells_how_it_ended(status, mark):
+    answer = Answer("<think>\nhm\n</think>\n\nHalf", status, thought_s=12.3, message_id=5)
+    async with room(answer) as pilot:
+        assert mark_of(answer).startswith(mark) and bool(mark_of(answer)) == bool(mark)
+        assert "Thought for 12 s" in screen_of(pilot)
+        answer.set_version(2, 3, "Alt+Left, Alt+Right")
+        assert mark_of(answer).endswith("version 2/3 (Alt+Left, Alt+Right)")
+
+
+async def test_a_loop_is_named_by_the_apps_own_note():
+    answer = Answer()
+    async with room(answer):
+        await answer.append("la la")
+        await answer.finish("stopped", note="stopped: it repeats itself")
+        assert mark_of(answer) == "stopped: it repeats itself"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (20, 5)])
+async def test_pieces_of_characters_never_break(size):
+    text = "**漢字** 👩‍👩‍👧‍👦 e\u0301 🇩🇪 नमस्ते\n\n| a | b |\n|--|--|\n| 1 | 2 |\n" + "x" * 300
+    answer = Answer()
+    async with room(answer, size=size) as pilot:
+        for character in text:
+            await answer.append(character)
+        await answer.finish("complete")
+        await pilot.pause()
+        assert answer.query_one(Markdown).source == text
+        assert answer.text == text
+
+
+async def test_drafted_text_is_underlined_on_demand():
+    answer = Answer(opened=True)
+    async with room(answer) as pilot:
+        await answer.append("hm</think>**one** two\x1b")
+        await answer.show_drafted(True)
+        answer.set_spans([(0, 2), (10, 17)])
+        await answer.append(" three")
+        await pilot.pause()
+        screen = screen_of(pilot)
+        assert "**one**" in screen and "␛ three" in screen and "\x1b" not in screen
+        assert not answer.query_one(Markdown).display
+        await answer.show_drafted(False)
+        await answer.finish("complete")
+        await pilot.pause()
+        assert answer.query_one(Markdown).display
+        assert answer.query_one(Markdown).source == "**one** two␛ three"
+
+
+def test_spans_count_characters_as_they_were_written():
+    content = marked("a\x1b\x9bb漢c", [(1, 3), (4, 5)])
+    assert content.plain == "a␛<9B>b漢c"
+    assert [content.plain[s.start : s.end] for s in content.spans] == ["␛<9B>", "漢"]
+
+
+def test_code_blocks_are_found_in_lists_too():
+    text = "```py\na\n```\n\n- item\n\n  ~~~\n  b\n  ~~~\n\n    c\n"
+    assert code_blocks(text)[:2] == ["a\n", "b\n"]
+    assert code_blocks("`no`") == []
+
+
+async def test_a_message_shows_its_files_by_name_and_a_long_one_folded():
+    content = with_files("Look", [Attachment("notes.md", 9, "secret words")])
+    long = UserMessage("\n".join(f"line {n}" for n in range(90)))
+    async with room(UserMessage(content), long) as pilot:
+        plain = "".join(str(message.render()) for message in pilot.app.query(UserMessage))
+        assert "+ notes.md" in plain and "secret" not in plain
+        assert "line 23" in plain and "line 24" not in plain and "709 B in all" in plain
+        long.toggle()
+        assert "line 89" in str(long.render())
+
+
+async def test_a_message_of_a_megabyte_is_shown_at_once():
+    begun = time.perf_counter()
+    async with room(UserMessage("word " * 200_000)) as pilot:
+        assert "1.0 MB in all" in str(pilot.app.query_one(UserMessage).render())
+    assert time.perf_counter() - begun < 3
+
+
+def makers(count: int) -> list:
+    def maker(n: int):
+        if n % 2:
+            return lambda: Answer(f"{n} {REPLY}", "complete", message_id=n)
+        return lambda: UserMessage(f"Question {n}?", message_id=n)
+
+    return [maker(n) for n in range(count)]
+
+
+async def test_two_thousand_messages_open_in_under_a_second_and_older_ones_follow():
+    async with room() as pilot:
+        conversation = pilot.app.conversation
+        begun = time.perf_counter()
+        await conversation.show(makers(2000))
+        await pilot.pause()
+        assert time.perf_counter() - begun < 1
+        assert conversation.scroll_y == conversation.max_scroll_y > 0
+        shown = len(conversation.messages)
+        assert shown < 60 and conversation.messages[-1].message_id == 1999
+        conversation.scroll_home(animate=False)
+        top = conversation.messages[0]
+        for _ in range(100):
+            if len(conversation.messages) > shown:
+                break
+            await asyncio.sleep(0.02)
+        await pilot.pause()
+        assert conversation.messages[0].message_id < top.message_id
+        assert 0 <= top.region.y <= 2  # what was at the top still is
+        await conversation.add(UserMessage("new"))
+        await pilot.pause()
+        assert conversation.scroll_y == conversation.max_scroll_y
+
+
+async def test_a_high_screen_is_filled():
+    async with room(size=(80, 90)) as pilot:
+        await pilot.app.conversation.show([lambda n=n: UserMessage(f"{n}") for n in range(200)])
+        for _ in range(100):
+            await asyncio.sleep(0.02)
+            if pilot.app.conversation.max_scroll_y > 0:
+                break
+        assert len(pilot.app.conversation.messages) > 40
+
+
+async def test_messages_are_selected_by_steps_and_by_clicks():
+    async with room() as pilot:
+        conversation = pilot.app.conversation
+        await conversation.show(makers(30))
+        await conversation.select(-1)
+        assert conversation.selected.message_id == 29
+        assert conversation.selected.has_class("-selected")
+        for _ in range(20):  # further up than what was mounted at first
+            await conversation.select(-1)
+        assert conversation.selected.message_id == 9
+        await pilot.pause()
+        assert len(pilot.app.query(".-selected")) == 1
+        assert pilot.app.screen.region.overlaps(conversation.selected.region)
+        await conversation.select(1)
+        assert conversation.selected.message_id == 10
+        for _ in range(60):
+            await conversation.select(-1)
+        assert conversation.selected.message_id == 0
+        for _ in range(30):
+            await conversation.select(1)
+        assert conversation.selected is None
+        await pilot.pause()
+        await pilot.click(conversation.messages[-1])
+        assert conversation.selected is conversation.messages[-1]
+        assert isinstance(pilot.app.focused, Input)
+
+
+async def test_messages_behind_one_are_cut_off():
+    async with room() as pilot:
+        conversation = pilot.app.conversation
+        await conversation.show(makers(6))
+        await conversation.cut(conversation.messages[3])
+        assert [message.message_id for message in conversation.messages] == [0, 1, 2]
+        await conversation.clear()
+        assert conversation.messages == []

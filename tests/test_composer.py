@@ -1,0 +1,255 @@
+"""The input box, driven by keys in an app of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.app import App, ComposeResult
+from textual.containers import Vertical
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from specfit.app.history import History
+from specfit.app.keys import KEYS, remapped
+from specfit.app.pastes import LARGEST, Pastes
+from specfit.app.widgets.completions import Completions
+from specfit.app.widgets.composer import Composer
+
+
+class Desk(App[None]):
+    """An input box at the bottom, and what it posted."""
+
+    def __init__(self, folder: Path, keys=KEYS) -> None:
+        super().__init__()
+        self.composer = Composer(keys, folder)
+        self.sent: list[Composer.Submitted] = []
+        self.edits = 0
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static("above", id="above")
+        yield self.composer
+
+    def on_mount(self) -> None:
+        self.query_one("#above").styles.height = "1fr"
+        self.composer.focus()
+
+    def on_composer_submitted(self, message: Composer.Submitted) -> None:
+        self.sent.append(message)
+
+    def on_composer_edit_last(self) -> None:
+        self.edits += 1
+
+
+@asynccontextmanager
+async def desk(folder: Path, *, size=(80, 24), keys=KEYS) -> AsyncIterator[Pilot[None]]:
+    async with Desk(folder, keys).run_test(size=size) as pilot:
+        await pilot.pause()
+        yield pilot
+
+
+def texts(pilot: Pilot[None]) -> list[str]:
+    return [message.text for message in pilot.app.sent]
+
+
+def listed(pilot: Pilot[None]) -> list[str]:
+    completions = pilot.app.screen.query_one(Completions)
+    if not completions.opened:
+        return []
+    return [entry.label for entry in completions._entries]
+
+
+async def listing(pilot: Pilot[None]) -> list[str]:
+    """Files are looked for in a thread."""
+    for _ in range(100):
+        if listed(pilot):
+            break
+        await asyncio.sleep(0.01)
+    return listed(pilot)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("notes.md", "my plan.txt", "src/main.py", "photo.png", ".secret"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+    (tmp_path / "notes.raw").write_bytes(b"\0")
+    return tmp_path
+
+
+async def test_enter_sends_and_other_keys_begin_a_line(folder):
+    async with desk(folder) as pilot:
+        await pilot.press("a", "ctrl+j", "b", "shift+enter", "c", "enter")
+        assert texts(pilot) == ["a\nb\nc"]
+        assert pilot.app.composer.text == ""
+        await pilot.press("space", "enter")
+        assert len(texts(pilot)) == 1
+
+
+async def test_sending_can_be_another_key(folder):
+    keys = remapped({"send": "ctrl+j", "new_line": "enter"})
+    async with desk(folder, keys=keys) as pilot:
+        await pilot.press("a", "enter", "b", "ctrl+j")
+        assert texts(pilot) == ["a\nb"]
+        assert "Ctrl+J sends · Enter new line" in str(pilot.app.composer.border_subtitle)
+
+
+async def test_a_command_is_completed_by_tab_and_by_enter(folder):
+    async with desk(folder) as pilot:
+        await pilot.press("/", "e", "x")
+        assert listed(pilot)[0] == "/export [FILE]"
+        await pilot.press("tab")
+        assert pilot.app.composer.text == "/export "
+        assert listed(pilot) == ["/export [FILE]"]  # how it is used
+        await pilot.press("a", ".", "m", "d", "enter")
+        assert texts(pilot) == ["/export a.md"]
+        await pilot.press("/", "r", "e", "g", "enter")  # nothing to add: sent at once
+        assert texts(pilot)[-1] == "/regen"
+        assert listed(pilot) == []
+
+
+async def test_the_list_is_walked_with_arrows_and_closed_with_escape(folder):
+    async with desk(folder) as pilot:
+        await pilot.press("/", "s", "down", "down")
+        assert listed(pilot)[:3] == ["/search [WORDS]", "/system [TEXT]", "/stats"]
+        await pilot.press("escape")
+        assert listed(pilot) == []
+        await pilot.press("t")
+        assert listed(pilot) == []
+        await pilot.press("backspace", "backspace", "backspace", "/", "s", "down", "down", "tab")
+        assert pilot.app.composer.text == "/stats"
+
+
+async def test_a_command_that_is_written_out_is_sent(folder):
+    async with desk(folder) as pilot:
+        await pilot.press(*"/new", "enter")
+        assert texts(pilot) == ["/new"]
+
+
+async def test_files_are_completed_behind_an_at(folder):
+    async with desk(folder) as pilot:
+        await pilot.press(*"see @note")
+        assert await listing(pilot) == ["@notes.md"]  # notes.raw is binary
+        await pilot.press("enter")
+        assert pilot.app.composer.text == "see @notes.md "
+        await pilot.press(*"and @plan")
+        assert await listing(pilot) == ["@my plan.txt"]
+        await pilot.press("tab")
+        assert pilot.app.composer.text == 'see @notes.md and @"my plan.txt" '
+        await pilot.press("@")
+        assert await listing(pilot) == ["@my plan.txt", "@notes.md", "@src/main.py"]
+        await pilot.press(*"ann", "@")  # an address, not a file
+        await asyncio.sleep(0.05)
+        assert listed(pilot) == []
+
+
+@pytest.mark.parametrize("size", [(80, 24), (20, 5)])
+async def test_the_list_stays_on_the_screen(folder, size):
+    async with desk(folder, size=size) as pilot:
+        await pilot.press("/")
+        await pilot.pause()
+        region = pilot.app.screen.query_one(Completions).region
+        assert region.height > 0
+        assert pilot.app.screen.region.contains_region(region)
+
+
+async def test_up_edits_the_last_message_where_nothing_is_written(folder):
+    async with desk(folder) as pilot:
+        await pilot.press("up")
+        assert pilot.app.edits == 1
+        composer = pilot.app.composer
+        composer.edit_message("old words", 7)
+        await pilot.pause()
+        assert "editing" in str(composer.border_title)
+        await pilot.press("!", "enter")
+        assert (pilot.app.sent[0].text, pilot.app.sent[0].editing) == ("old words!", 7)
+        assert "editing" not in str(composer.border_title)
+        await pilot.press("x", "enter")
+        assert pilot.app.sent[1].editing is None
+
+
+async def test_escape_leaves_editing_and_brings_back_what_was_written(folder):
+    async with desk(folder) as pilot:
+        await pilot.press(*"new")
+        pilot.app.composer.edit_message("old", 7)
+        await pilot.press("x", "escape")
+        assert pilot.app.composer.text == "new"
+        assert pilot.app.composer.editing is None
+
+
+async def test_sent_messages_are_recalled_as_in_a_shell(folder):
+    async with desk(folder) as pilot:
+        composer = pilot.app.composer
+        await pilot.press("a", "enter", "b", "ctrl+j", "c", "enter", *"draft")
+        await pilot.press("up")
+        assert composer.text == "b\nc"
+        await pilot.press("up")  # within the message first
+        assert composer.text == "b\nc"
+        await pilot.press("up")
+        assert composer.text == "a"
+        await pilot.press("up", "down", "down", "down")
+        assert composer.text == "draft"
+        assert pilot.app.edits == 0
+
+
+async def test_the_counter_stands_in_the_border(folder):
+    async with desk(folder) as pilot:
+        pilot.app.composer.show_counter("12 of 4,096 tokens")
+        assert str(pilot.app.composer.border_title) == "12 of 4,096 tokens"
+        assert len(str(pilot.app.composer.border_subtitle)) <= 76
+
+
+@pytest.mark.parametrize("text", ["word " * 200_000, "a line of text\n" * 70_000])
+async def test_a_megabyte_is_pasted_as_one_message_without_delay(folder, text):
+    async with desk(folder) as pilot:
+        composer = pilot.app.composer
+        begun = time.perf_counter()
+        composer.post_message(events.Paste(text))
+        await pilot.press("x")
+        assert time.perf_counter() - begun < 1
+        assert composer.text in ("[pasted 1.0 MB]x", "[pasted 1.1 MB]x")
+        await pilot.press("enter")
+        assert texts(pilot) == [text + "x"]
+        composer.restore(texts(pilot)[0])
+        assert len(composer.text) < 50
+        assert composer.message == text + "x"
+
+
+async def test_a_label_is_deleted_as_a_whole(folder):
+    async with desk(folder) as pilot:
+        pilot.app.composer.post_message(events.Paste("y" * 30_000))
+        await pilot.press("backspace")
+        assert pilot.app.composer.text == ""
+
+
+async def test_control_characters_of_a_paste_are_shown(folder):
+    async with desk(folder) as pilot:
+        pilot.app.composer.post_message(events.Paste("one\r\ntwo\rthree\x1b[31m"))
+        await pilot.pause()
+        assert pilot.app.composer.text == "one\ntwo\nthree␛[31m"
+        assert not pilot.app.sent
+
+
+def test_labels_of_different_texts_differ():
+    pastes = Pastes()
+    first, second = "a" * (LARGEST + 1), "b" * (LARGEST + 1)
+    labels = [pastes.collapsed(text) for text in (first, second, first)]
+    assert labels[0] == labels[2] != labels[1]
+    assert pastes.expanded(f"x {labels[1]} {labels[0]}") == f"x {second} {first}"
+    assert pastes.expanded("[pasted 9 MB]") == "[pasted 9 MB]"
+    assert pastes.collapsed("short") == "short"
+
+
+def test_history_ends_on_both_sides():
+    history = History(["a"])
+    history.add("a")
+    assert [history.back("w"), history.back("a")] == ["a", None]
+    assert [history.forward(), history.forward()] == ["w", None]
+    assert History().back("") is None
