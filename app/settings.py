@@ -33,6 +33,7 @@ import click
 import platformdirs
 
 from .entry import AppError, about
+from .keys import Key, remapped
 from .system_prompts import replace_file
 
 COMMANDS = ("chat", "batch", "bench", "report", "scale-model")
@@ -88,32 +89,39 @@ class Settings:
             defaults[option.name] = self._option_value(f"{name}.{key}", option, value)
         return defaults
 
-    def keymap(self, actions: Collection[str]) -> dict[str, str]:
-        """The keys that the user gave to actions: Textual's keymap, by the bindings' ids.
-
-        Raises AppError for an unknown action, no key, or one key for two actions.
-        """
-        keymap: dict[str, str] = {}
-        taken: dict[str, str] = {}
-        for action, value in self.content.get("keys", {}).items():
-            where = f"keys.{action}"
-            if action not in actions:
-                raise self.wrong(where, f"no action{_meant(action, actions)}")
-            keys = [value] if isinstance(value, str) else value
-            if not _is_texts(keys) or not all(re.fullmatch(r"\S+", key) for key in keys):
-                raise self.wrong(where, 'give a key such as "ctrl+g", or a list of keys')
-            for key in keys:
-                if taken.setdefault(key, action) != action:
-                    raise self.wrong(where, f"{key} is {taken[key]}'s already")
-            keymap[action] = ",".join(keys)
-        return keymap
+    def keys(self) -> tuple[Key, ...]:
+        """All keys, with the user's in their place. Raises AppError as `remapped` does."""
+        changes: Mapping[str, Any] = self.content.get("keys", {})
+        for action, value in changes.items():
+            if not isinstance(value, str) and not _is_texts(value):
+                raise self.wrong(f"keys.{action}", 'give a key such as "ctrl+g", or a list of keys')
+        try:
+            return remapped(changes)
+        except AppError as error:
+            message = str(error)
+        raise AppError(f"{self._place(self._to_blame(changes, message))}: {message}")
 
     def wrong(self, key: str, reason: str) -> AppError:
         """An error about a setting, named by the line that it stands in. key: "table.key"."""
-        statements = {name: start for name, start, _ in _statements(self.text.splitlines(True))}
-        line = statements.get(key, statements.get(key.partition(".")[0]))
-        place = f"{self.path}, line {line + 1}" if line is not None else f"{self.path}"
-        return AppError(f"{place}: {key.rpartition('.')[2]}: {reason}")
+        return AppError(f"{self._place(key)}: {key.rpartition('.')[2]}: {reason}")
+
+    def _place(self, key: str) -> str:
+        """File and line of a setting, or of its table."""
+        starts = {name: start for name, start, _ in _statements(self.text.splitlines(True))}
+        line = starts.get(key, starts.get(key.partition(".")[0]))
+        return f"{self.path}" if line is None else f"{self.path}, line {line + 1}"
+
+    def _to_blame(self, changes: Mapping[str, Any], message: str) -> str:
+        """Which of the keys `message` is about: the first with which it comes up."""
+        tried: dict[str, Any] = {}
+        for action, value in changes.items():
+            tried[action] = value
+            try:
+                remapped(tried)
+            except AppError as error:
+                if str(error) == message:
+                    return f"keys.{action}"
+        return "keys"
 
     def _option_value(self, key: str, option: click.Option, value: object) -> object:
         values = [value]
@@ -145,7 +153,7 @@ def read_settings(path: Path) -> Settings:
     """Reads the settings; a file that is not there sets nothing.
 
     Raises AppError, naming file and line, if it is not TOML, or has a key or type that nothing
-    here knows. The commands' own tables are checked by `options`, keys by `keymap`.
+    here knows. The commands' own tables are checked by `options`, keys by `keys`.
     """
     settings = Settings(path, *_read(path))
     for key, value in settings.content.items():

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from specfit.app import chat
 from specfit.app.entry import AppError
+from specfit.app.keys import KEYS, keys_of
 from specfit.app.settings import change_setting, read_settings, settings_path
 from specfit.app.system_prompts import delete_prompt, read_prompts, save_prompt
 
@@ -30,7 +31,7 @@ cpu_moe = true
 
 [keys]
 regenerate = "ctrl+g"
-stop = ["f4", "f5"]
+stop = ["f6", "f7"]
 
 [folders]
 models = [
@@ -66,14 +67,15 @@ def test_everything_can_be_set(config):
         "ctx_size": 8192,
         "cpu_moe": True,
     }
-    keys = settings.keymap({"regenerate", "stop", "quit"})
-    assert keys == {"regenerate": "ctrl+g", "stop": "f4,f5"}
+    assert keys_of("regenerate", settings.keys()) == ("ctrl+g",)
+    assert keys_of("stop", settings.keys()) == ("f6", "f7")
 
 
 def test_no_file_sets_nothing(tmp_path):
     settings = read_settings(tmp_path / "none" / "config.toml")
     assert (settings.theme, settings.colour_drafts, settings.model_folders) == (None, None, ())
-    assert settings.options("chat", chat.chat) == {} == settings.keymap(())
+    assert settings.options("chat", chat.chat) == {}
+    assert settings.keys() == KEYS
 
 
 def test_click_takes_the_defaults_and_the_command_line_wins(config):
@@ -139,16 +141,17 @@ def test_a_wrong_option_is_named_by_its_line(config, text, line, part):
 @pytest.mark.parametrize(
     ("text", "line", "part"),
     [
-        ('[keys]\nregenrate = "f1"\n', 2, "did you mean regenerate?"),
+        ('[keys]\nregenrate = "f6"\n', 2, 'did you mean "regenerate"?'),
         ("[keys]\nstop = 1\n", 2, "give a key"),
-        ('[keys]\nstop = ""\n', 2, "give a key"),
-        ('[keys]\nstop = "f1"\n\nregenerate = "f1"\n', 4, "stop's already"),
+        ("[keys]\nstop = [1]\n", 2, "give a key"),
+        ('[keys]\nhelp = "f6"\nstop = ""\n', 3, "is not a key"),
+        ('[keys]\nstop = "f6"\n\nregenerate = "f6"\n', 4, "both stop and regenerate"),
     ],
 )
 def test_a_wrong_key_is_named_by_its_line(config, text, line, part):
     path = config(text)
     with pytest.raises(AppError) as refused:
-        read_settings(path).keymap(["stop", "regenerate"])
+        read_settings(path).keys()
     assert f"line {line}: " in str(refused.value)
     assert part in str(refused.value)
 
