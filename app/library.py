@@ -103,7 +103,7 @@ def places(folders: Sequence[Path] = ()) -> tuple[Path, ...]:
 
 
 def find(folders: Sequence[Path] = ()) -> Iterator[ModelEntry | HeadEntry]:
-    """The bundled pair, then everything in `places(folders)`."""
+    """The bundled pair, then everything in `places(folders)`, which may be files as well."""
     from specfit.models import bundled_head, bundled_model
 
     entry = describe(bundled_model())
@@ -128,7 +128,7 @@ def scan(roots: Sequence[Path]) -> Iterator[ModelEntry | HeadEntry]:
             if real in seen:
                 continue
             seen.add(real)
-            if path.suffix == ".safetensors" or path.is_dir():
+            if path.suffix == ".safetensors" or os.path.isdir(path):  # noqa: PTH112 -- never raises
                 yield HeadEntry(path)
             elif (entry := describe(path)) is not None:
                 yield entry
@@ -222,8 +222,10 @@ def size(n_bytes: int) -> str:
 
 def _candidates(root: Path) -> Iterator[Path]:
     """GGUF files, first parts for all, and folders of draft heads, in the order of their names."""
-    if root.is_file():
+    if os.path.isfile(root):  # noqa: PTH113 -- a place that may not be looked into is none
         yield root.with_name(_first_part(root.name))
+        return
+    if "\0" in str(root):
         return
     visited: set[str] = set()
     for folder, folders, files in os.walk(root, followlinks=True):
@@ -340,10 +342,12 @@ def _kv_bytes(info: GgufInfo) -> int:
 
 
 def _free_vram() -> int:
-    """Free bytes of all GPUs; 0 where llama.cpp sees none."""
+    """Free bytes of all GPUs; 0 where llama.cpp sees none or does not tell."""
     if sys.platform == "darwin":  # Apple's GPUs use the host's memory
         return 0
     from specfit.backend import devices, library
 
     library.start()  # first, or the drivers' remarks go to the terminal
-    return sum(device.total - device.used for device in devices.gpu_memory())
+    with suppress(AttributeError):
+        return sum(device.total - device.used for device in devices.gpu_memory())
+    return 0

@@ -213,6 +213,12 @@ def test_a_changed_file_is_read_anew(tmp_path):
     assert describe(path).context_length == 7
 
 
+@pytest.mark.parametrize("root", ["missing", "x" * 300, "a\0b"])
+def test_a_place_that_cannot_be_looked_into_is_passed_over(tmp_path, root):
+    write_model(tmp_path / "m.gguf", **SHAPE)
+    assert found_names(tmp_path / root, tmp_path) == ["m"]
+
+
 def test_the_scan_stops_between_files(tmp_path):
     for name in "abcd":
         write_model(tmp_path / f"{name}.gguf", **SHAPE)
