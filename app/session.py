@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .store import Gone, Message, OpenConversation, Store, StoreError, Tree
+from .store import Gone, Locked, Message, OpenConversation, Store, StoreError, Tree
 from .store.turns import ModelMessage, model_messages, system_of, title_of
 from .store.values import COMPLETE, GROWING, STOPPED
 
@@ -318,7 +318,7 @@ class Session:
             self._behind.append(self._open)
 
     def _save(self, *, force: bool = False) -> None:
-        """force: at once, though it failed a moment ago."""
+        """force: at once, though it failed a moment ago, and never left for the next time."""
         if self.store is None or (not force and self._clock() < self._retry_at):
             return
         try:
@@ -327,6 +327,8 @@ class Session:
                 if one in self._behind:
                     self._behind.remove(one)
         except StoreError as error:
+            if isinstance(error, Locked) and not force and self._trouble is None:
+                return  # by another window that is writing: the next piece comes soon
             if self._trouble is None:
                 self._to_tell.append(f"{error}. The conversation goes on, unsaved as yet.")
             self._trouble = str(error)

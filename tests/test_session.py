@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -189,6 +190,7 @@ def test_taking_back_an_edit_brings_the_old_branch_back(session):
     assert session.take_back() == "Hello"
     assert said(session) == kept(session) == ["Hi", "One"]
     assert session.branch(question.id) == (1, 1)
+    assert len(session.store.messages(session.conversation)) == 2
 
 
 def test_only_a_question_that_was_just_asked_is_taken_back(session):
@@ -257,6 +259,19 @@ def test_a_conversation_that_another_window_deletes_is_kept_anew(session, store)
     assert said(session) == kept(session) == ["Hi", "One", "And?", "Two"]
     assert "deleted" in (session.take_trouble() or "")
     assert session.take_trouble() is None
+
+
+def test_what_another_window_said_below_a_question_is_not_taken_back_with_it(session, store):
+    session.ask("Hi")
+    session.begin_answer()
+    other = Session(store)
+    other.open(session.conversation)
+    turn(other, "Well?", "Two")
+    assert session.take_back() == "Hi"
+    assert kept(other) == said(other) == ["Hi", "Well?", "Two"]
+    turn(session, "Hi", "One")
+    assert kept(session) == ["Hi", "One"]
+    assert other.take_trouble() is None
 
 
 def test_what_cannot_be_opened_leaves_everything_as_it_is(session):
@@ -376,6 +391,22 @@ def test_a_full_disk_is_told_once_and_everything_is_saved_when_there_is_room(ses
     assert session.is_saved
     assert kept(session) == said(session)
     assert session.take_trouble() == "Everything is saved again."
+
+
+def test_growth_waits_quietly_for_a_store_that_is_locked(session, store, clock, path, monkeypatch):
+    monkeypatch.setattr("specfit.app.store.store.SHORT_PATIENCE_MS", 1)
+    session.ask("Hi")
+    session.begin_answer()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    session.grow("One " * 100)
+    assert session.take_trouble() is None
+    assert not session.is_saved
+    other.execute("ROLLBACK")
+    other.close()
+    clock.now += 0.5
+    session.grow("more")
+    assert session.is_saved
 
 
 def test_a_conversation_that_could_not_be_saved_is_not_lost_by_leaving_it(session, store, clock):

@@ -160,7 +160,7 @@ def test_two_thousand_messages_load_at_once(store):
 def searched(request, store, monkeypatch) -> Store:
     if request.param == "read through":
         monkeypatch.setattr(search, "is_behind", lambda _db: True)
-        monkeypatch.setattr(search, "catch_up", lambda _db: False)
+        monkeypatch.setattr(search, "catch_up", lambda _db: None)
     return store
 
 
@@ -209,6 +209,13 @@ def test_what_is_deleted_or_still_growing_is_not_found(searched):
     searched.delete(gone)
     assert [hit.conversation for hit in searched.search("needle")] == [kept]
     assert [hit.conversation for hit in searched.search("ne")] == [kept]
+
+
+def test_a_long_history_is_indexed_in_parts(store, monkeypatch):
+    monkeypatch.setattr(search, "BATCH", 3)
+    talk(store, *(f"needle {number}" for number in range(10)))
+    assert len(store.search("needle")) == 10
+    assert [hit.snippet for hit in store.search("needle", limit=2)] == ["needle 9", "needle 8"]
 
 
 def test_deleted_words_leave_the_index(store, path):
@@ -449,6 +456,28 @@ def test_a_file_that_is_found_damaged_later_is_moved_aside_then(path):
     later.close()
     store.close()
     window.close()
+
+
+def test_threads_that_find_the_same_damage_move_the_file_aside_once(path):
+    store = Store(path)
+    conversation = talk(store, "x" * 50_000)
+    store.close()
+    store = Store(path)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    with pytest.raises(StoreError, match="damaged"), store._file.reading() as db:
+        with pytest.raises(sqlite3.DatabaseError) as damage:
+            db.execute("SELECT content FROM message").fetchall()
+        db, waiting = sqlite3.connect(":memory:"), store._file._read_lock
+        waiting.release()  # another thread comes to it first
+        with pytest.raises(StoreError, match="damaged"):
+            store.messages(conversation)
+        talk(store, *SAID)
+        waiting.acquire()
+        raise damage.value
+    assert [one.count for one in store.conversations()] == [2]
+    store.close()
 
 
 def test_a_byte_that_the_disk_got_wrong_costs_no_more_than_itself(store, path):

@@ -4,12 +4,13 @@ from .open_conversation import OpenConversation
 from .store import Store, default_path
 from .transfer import from_json, to_json, to_markdown
 from .tree import Tree
-from .values import Conversation, Gone, Hit, Message, StoreError
+from .values import Conversation, Gone, Hit, Locked, Message, StoreError
 
 __all__ = [
     "Conversation",
     "Gone",
     "Hit",
+    "Locked",
     "Message",
     "OpenConversation",
     "Store",

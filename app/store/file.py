@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 
 from .schema import migrate
-from .values import Gone, StoreError
+from .values import Gone, Locked, StoreError
 
 PATIENCE_MS = 3000
 # For growth, which comes again soon, and where the file has just been found locked.
@@ -64,15 +64,18 @@ class StoreFile:
             yield self._reader
 
     @contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """A transaction. durable: it is on the disk when the block has been left.
+    def writing(
+        self, *, durable: bool = True, patience_ms: int | None = None
+    ) -> Iterator[sqlite3.Connection]:
+        """A transaction. durable: it is on the disk when the block has been left. patience_ms: how
+        long another program is waited for.
 
         Raises Gone if the file was replaced; the next transaction is then in a new one.
         """
         with self._in_sentences(), self._write_lock:
             self._be_the_same_file()
             db = self._writer
-            patience = self._patience_ms if durable else SHORT_PATIENCE_MS
+            patience = self._patience_ms if patience_ms is None else patience_ms
             db.execute(f"PRAGMA busy_timeout = {patience}")
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             db.execute("BEGIN IMMEDIATE")
@@ -88,15 +91,18 @@ class StoreFile:
 
     @contextmanager
     def _in_sentences(self) -> Iterator[None]:
+        meant = self._identity
         try:
             yield
         except sqlite3.Error as error:
             if is_damaged(error):
                 with self._write_lock, self._read_lock:
-                    self._begin_anew()
+                    if self._identity == meant:  # no other thread was here before
+                        self._begin_anew()
                 raise Gone(self.notices[-1]) from error
             if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 self._patience_ms = SHORT_PATIENCE_MS
+                raise Locked(_sentence(self.path, error)) from error
             raise StoreError(_sentence(self.path, error)) from error
 
     def _open(self) -> None:
@@ -104,12 +110,8 @@ class StoreFile:
             self._connect()
         except sqlite3.Error as error:
             if not is_damaged(error):
-                self._identity = None
                 raise StoreError(_sentence(self.path, error)) from error
             self._begin_anew()
-        except StoreError:
-            self._identity = None
-            raise
 
     def _connect(self) -> None:
         """Raises sqlite3.Error or StoreError."""
@@ -120,6 +122,7 @@ class StoreFile:
                     _create(self.path)
             self._identity = _identity(self.path)
         except OSError as error:
+            self._identity = None
             raise StoreError(f"{self.path}: {error.strerror or error}") from error
         self._writer = _connection(self.path)
         try:
@@ -129,6 +132,8 @@ class StoreFile:
             self._reader.execute("PRAGMA query_only = ON")
         except BaseException as error:
             self._writer.close()
+            if not (isinstance(error, sqlite3.Error) and is_damaged(error)):
+                self._identity = None  # the next transaction tries again
             if isinstance(error, StoreError):
                 raise StoreError(f"{self.path} {error}") from error
             raise
@@ -152,6 +157,7 @@ class StoreFile:
         except OSError as error:
             raise StoreError(f"{self.path} is damaged: {error.strerror or error}") from error
         except sqlite3.Error as error:
+            self._identity = None
             raise StoreError(_sentence(self.path, error)) from error
         self.notices.append(f"{notice} was begun")
 

@@ -27,7 +27,7 @@ class OpenConversation:
         self._rows: dict[int, int] = {}
         self._growing: set[int] = set()  # in the store
         self._unsaved: set[int] = set()
-        self._discarded: list[int] = []
+        self._discarded: list[int] = []  # rows, children before their parents
         self._saved_leaf: int | None = None
         self._saved_as: tuple[str, Meta] = (self.title, self.meta)
 
@@ -76,17 +76,18 @@ class OpenConversation:
 
     def save(self, store: Store) -> None:
         """Brings the store up to the tree. Raises StoreError; what was not saved remains noted."""
-        if self.row is not None and self._is_silent():
-            store.delete(self.row)
+        while self._discarded:
+            store.discard(self._discarded[0])
+            self._discarded.pop(0)
+        if self._is_silent():
+            if self.row is not None:
+                store.delete(self.row, only_silent=True)
             self.forget_rows()
             return
         if self.row is None:
             self.row = store.new_conversation(self.title, self.meta, self.origin)
             self._saved_as = (self.title, self.meta)
         self._save_messages(store, self.row)
-        while self._discarded:
-            store.discard(self._discarded[-1])
-            self._discarded.pop()
         if self._saved_leaf != self._leaf_row():
             store.set_leaf(self.row, self._leaf_row())
             self._saved_leaf = self._leaf_row()

@@ -19,7 +19,7 @@ from pathlib import Path
 import platformdirs
 
 from . import search, writers
-from .file import StoreFile
+from .file import SHORT_PATIENCE_MS, StoreFile
 from .values import (
     COMPLETE,
     CUT,
@@ -106,9 +106,15 @@ class Store:
     def set_leaf(self, conversation: int, leaf: int | None) -> None:
         self._change(conversation, "leaf = ?", leaf)
 
-    def delete(self, conversation: int) -> None:
-        """Deletes a conversation with all its branches."""
+    def delete(self, conversation: int, *, only_silent: bool = False) -> None:
+        """Deletes a conversation with all its branches.
+
+        only_silent: if nothing was said in it, by no window.
+        """
         with self._file.writing() as db:
+            said = "SELECT 1 FROM message WHERE conversation = ? AND role != 'system'"
+            if only_silent and db.execute(said, (conversation,)).fetchone():
+                return
             search.forget(db, conversation)
             db.execute("DELETE FROM conversation WHERE id = ?", (conversation,))
 
@@ -165,7 +171,7 @@ class Store:
 
     def grow(self, message: int, content: str) -> None:
         """Writes what a growing answer has come to. Raises Gone if it does not grow any more."""
-        with self._file.writing(durable=False) as db:
+        with self._file.writing(durable=False, patience_ms=SHORT_PATIENCE_MS) as db:
             changed = db.execute(
                 "UPDATE message SET content = ? WHERE id = ? AND key IS NULL",
                 (storable(content), message),
@@ -337,8 +343,11 @@ class Store:
             if not search.is_behind(db):
                 return True
         try:
-            with self._file.writing(durable=False) as db:
-                return search.catch_up(db)
+            while True:
+                with self._file.writing(durable=False) as db:
+                    added = search.catch_up(db)
+                if not added:
+                    return added is not None
         except StoreError:
             return False
 

@@ -1,4 +1,4 @@
-"""The store's values, and its two errors."""
+"""The store's values and errors."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ class StoreError(AppError):
 class Gone(StoreError):
     """The row that was meant is not there, or not as it was left: another window deleted it, or the
     file was replaced. What is in memory can be saved anew."""
+
+
+class Locked(StoreError):
+    """Another program holds the file longer than was waited for."""
 
 
 @dataclass(frozen=True)
