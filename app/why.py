@@ -63,10 +63,9 @@ def _none(reason: Reason) -> str:
     step = reason.step
     if step is None:
         return "no draft: the head finds none that is likely"
-    if reason.kind == "unpromising" and step.pays(reason.token_ms):
-        return (
-            f"no draft: one promises {_tokens(step)} for {_number(step.ms)} ms, as others in vain"
-        )
+    if step.pays(reason.token_ms):
+        why = _promise("one", step) if reason.kind == "unpromising" else _limit(reason)
+        return f"no draft: {why}"
     best = "one" if reason.kind == "unpromising" else "the best one"
     cost = f"{best} would cost {_number(step.ms)} ms for {_tokens(step)}"
     return f"no draft: {cost} ({_price(reason)})"

@@ -68,6 +68,7 @@ class CycleView:
     sampled:     text of the last committed token, which the model chose itself.
     texts:       [n], the nodes' tokens as text.
     parents:     int32 [n], -1 for the root.
+    depths:      int32 [n], distance from the root.
     probs:       float64 [n], the head's probability of the token given its parent.
     chances:     float64 [n], the planner's for being committed.
     kept:        bool [n], whether it was verified. accepted: bool [n].
@@ -81,6 +82,7 @@ class CycleView:
     sampled: str
     texts: tuple[str, ...] = ()
     parents: IntArray = field(default_factory=_no_nodes)
+    depths: IntArray = field(default_factory=_no_nodes)
     probs: FloatArray = field(default_factory=_no_numbers)
     chances: FloatArray = field(default_factory=_no_numbers)
     kept: BoolArray = field(default_factory=_no_flags)
@@ -119,6 +121,7 @@ def view_of(cycle: Cycle, engine: Engine, policy: Policy) -> CycleView:
         sampled=sampled,
         texts=tuple(token_text(engine.model, token) for token in tree.tokens.tolist()),
         parents=tree.parents,
+        depths=tree.depths,
         probs=tree.probs,
         chances=chances,
         kept=choice.keep,

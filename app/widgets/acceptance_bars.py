@@ -63,10 +63,7 @@ class AcceptanceBars(Widget):
 
 def depth_of(view: CycleView) -> int:
     """How deep the verified part of the tree is, at most DEEPEST."""
-    depths = np.zeros(len(view), np.int64)
-    for node in np.flatnonzero(view.kept)[1:].tolist():
-        depths[node] = depths[view.parents[node]] + 1
-    return min(int(depths.max()), DEEPEST)
+    return min(int(view.depths[view.kept].max()), DEEPEST)
 
 
 def bar_of(share: float, width: int) -> str:

@@ -76,6 +76,7 @@ class DraftTreeView(VerticalScroll):
         self._drawing = Static(self._nothing, markup=False)
         self.tooltip = NUMBERS
         self._drawn: tuple[CycleView | None, int, str] | None = None
+        self._n_lines = 0
 
     def compose(self) -> ComposeResult:
         yield self._drawing
@@ -112,8 +113,12 @@ class DraftTreeView(VerticalScroll):
         if not width or self._drawn == (view, width, title):
             return
         if self._drawn is None or self._drawn[:2] != (view, width):
-            self._drawing.update(self._nothing if view is None else drawing(view, width))
-            self.scroll_home(animate=False)
+            content = Content(self._nothing) if view is None else drawing(view, width)
+            n_lines = content.plain.count("\n")
+            self._drawing.update(content, layout=n_lines != self._n_lines)
+            self._n_lines = n_lines
+            if self.scroll_offset.y:
+                self.scroll_home(animate=False)
         self._drawn = (view, width, title)
         self.border_title = title
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specfit.backend.view import CycleView
 
 # What changes faster cannot be read.
-DRAWN_PER_S = 5
+DRAWN_PER_S = 4
 # Rows below which some parts make room for the tree.
 ROOMY = 30
 NO_HEAD = "No draft head: nothing is drafted."
@@ -40,18 +40,13 @@ class Panel(Vertical):
         background: $surface;
     }
     Panel #why {
-        height: auto;
-        min-height: 2;
-        max-height: 5;
+        height: 4;
     }
     Panel.-short AcceptanceBars {
         display: none;
     }
     Panel.-short CyclePlot {
         height: 3;
-    }
-    Panel.-short #why {
-        max-height: 4;
     }
     """
 
@@ -107,6 +102,6 @@ class Panel(Vertical):
             return
         self._fresh = False
         view, mode = self._newest
-        self._why.update("\n".join(whys(view.reason, mode, view.report.drafted)))
+        self._why.update("\n".join(whys(view.reason, mode, view.report.drafted)), layout=False)
         for part in (self.tree_view, self._plot, self._bars, self._strip):
             part.draw()
