@@ -26,6 +26,8 @@ SHOWCASE_QUESTION = "Why do people like to watch the stars at night?"
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-p", "--prompt", metavar="TEXT", help="Answer TEXT on stdout and leave.")
 @click.option("--system", metavar="TEXT", help="System prompt.")
+@click.option("--continue", "go_on", is_flag=True, help="Go on with the last conversation.")
+@click.option("--resume", metavar="WORDS", help="Go on with the last one with WORDS in its title.")
 @model_options
 @sampling_options
 @spec_option
@@ -33,6 +35,8 @@ SHOWCASE_QUESTION = "Why do people like to watch the stars at night?"
 def chat(
     prompt: str | None,
     system: str | None,
+    go_on: bool,
+    resume: str | None,
     choice: ModelChoice,
     sampling_choice: SamplingChoice,
     spec: str,
@@ -51,9 +55,17 @@ def chat(
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
 
     if prompt is None and has_terminal:
+        from .chat_setup import set_up
+        from .parameters import Parameters
+        from .settings import read_settings, settings_path
         from .tui import run_chat
 
-        return run_chat(choice, mode, sampling_choice, token_limit(predict), system)
+        parameters = Parameters.given(sampling_choice, predict, spec)
+        settings = read_settings(settings_path())
+        resumed = "" if go_on and resume is None else resume
+        return run_chat(set_up(choice, parameters, settings, system, resumed))
+    if go_on or resume is not None:
+        raise click.UsageError("--continue and --resume open the chat; they need a terminal.")
 
     from .loading import loaded_engine
     from .oneshot import print_answer

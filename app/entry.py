@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -34,7 +34,9 @@ def run(command: click.Command, name: str) -> NoReturn:
     code: int | None
     _ready_streams()
     try:
-        with command.make_context(name, sys.argv[1:]) as context:
+        with command.make_context(
+            name, sys.argv[1:], default_map=_settings_for(command, name)
+        ) as context:
             code = command.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as leaving:  # after --help
@@ -53,6 +55,15 @@ def run(command: click.Command, name: str) -> NoReturn:
         say(f"{name}: {sentence}")
         code = USER_ERROR
     sys.exit(code or 0)
+
+
+def _settings_for(command: click.Command, name: str) -> dict[str, Any]:
+    """Defaults of a command's options, from the user's settings; --help needs none."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        return {}
+    from .settings import read_settings, settings_path
+
+    return read_settings(settings_path()).options(name.removeprefix("specfit-"), command)
 
 
 def user_sentence(error: BaseException) -> str | None:

@@ -15,9 +15,12 @@ from .entry import user_sentence
 
 if TYPE_CHECKING:
     from specfit.backend import Engine, Generation, Report
+    from specfit.backend.view import CycleView
 
 Load = Callable[[Callable[[float], bool]], "Engine"]
 REPORT_EVERY_S = 0.2
+# What nobody took in the meantime is not worth keeping.
+MOST_VIEWS = 256
 
 
 class LoadJob:
@@ -57,8 +60,9 @@ class LoadJob:
 class AnswerJob:
     """Generates one answer.
 
-    Read `take()` and `report` while it runs; once `done` is set, `report` is final, and `error`
-    says in a sentence why the answer failed, if it did.
+    Read `take()`, `take_views()` and `report` while it runs; `opens_thinking` is None until the
+    prompt is made. Once `done` is set, `report` and `drafted_spans` are final, and `error` says in
+    a sentence why the answer failed, if it did.
     """
 
     def __init__(self, start: Callable[[], Generation]) -> None:
@@ -67,6 +71,8 @@ class AnswerJob:
         self._stopping = Event()
         self._lock = Lock()
         self._pieces: list[str] = []
+        self._views: list[CycleView] = []
+        self.opens_thinking: bool | None = None
         self.report: Report | None = None
         self.error: str | None = None
         self.done = Event()
@@ -95,8 +101,22 @@ class AnswerJob:
             self._pieces.clear()
         return text
 
+    def take_views(self) -> list[CycleView]:
+        """The cycles since the last call."""
+        with self._lock:
+            views = list(self._views)
+            self._views.clear()
+        return views
+
+    @property
+    def drafted_spans(self) -> list[tuple[int, int]]:
+        """Where text of accepted drafts lies in the answer."""
+        return [] if self._generation is None else list(self._generation.drafted_spans)
+
     def _generate(self) -> None:
         self._generation = generation = self._start()
+        generation.watch = self._see
+        self.opens_thinking = generation.opens_thinking
         if self._stopping.is_set():  # asked for while it was starting
             generation.stop()
         reported = time.monotonic()
@@ -107,3 +127,8 @@ class AnswerJob:
                 self.report = generation.report
                 reported = time.monotonic()
         self.report = generation.report
+
+    def _see(self, view: CycleView) -> None:
+        with self._lock:
+            self._views.append(view)
+            del self._views[:-MOST_VIEWS]

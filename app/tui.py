@@ -1,243 +1,356 @@
-"""The chat app: puts the widgets together and keeps the conversation.
+"""The chat app: puts the widgets together and follows loading and answers.
 
 All inference runs in threads (`jobs`); a timer looks at the running job and moves what it has to
 the screen, so the event loop never waits and the screen changes no more often than eyes can see.
+What keys and commands do is in `chat_actions`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from textual.app import App, ComposeResult
-from textual.binding import Binding
+from textual.app import ComposeResult
+from textual.binding import BindingsMap
+from textual.containers import Horizontal
+from textual.timer import Timer
 
-from .jobs import AnswerJob, Load, LoadJob
-from .options import ModelChoice, SamplingChoice
-from .stats import statistics
+from . import attachments, thinking
+from .chat_actions import ChatActions, Exchange
+from .chat_setup import Setup
+from .entry import AppError
+from .jobs import AnswerJob, LoadJob
+from .keys import bindings, key_name, keys_of
+from .loops import LoopDetector
+from .options import ModelChoice
+from .store import Message
+from .store.turns import model_messages
+from .why import why
 from .widgets.answer import Answer
 from .widgets.composer import Composer
 from .widgets.conversation import Conversation
 from .widgets.loading_view import LoadingView
 from .widgets.note import Note
+from .widgets.panel import Panel
 from .widgets.status_line import StatusLine
 from .widgets.user_message import UserMessage
 
 if TYPE_CHECKING:
-    from specfit.backend import Engine
-    from specfit.planner import Spec
+    from specfit.backend import Engine, Generation
 
 UPDATES_PER_S = 25
-LEAVE_WITHIN_S = 1.0
+COUNTED_AFTER_S = 0.3
 TERMINATED = 128 + signal.SIGTERM
+# Of the context, what the oldest turns are left out for: room for an answer.
+ROOM_FOR_ANSWER = 1 / 4
+LOOPING = "stopped: it repeats itself"
 
 
-class Exchange:
-    """A question that is being answered, and what shows it."""
-
-    def __init__(self, job: AnswerJob, question: str) -> None:
-        self.job = job
-        self.question = question
-        self.user_message = UserMessage(question)
-        self.answer = Answer()
-
-
-class ChatApp(App[None]):
+class ChatApp(ChatActions):
     """The chat. After `run`, `load_error` is why the model could not be loaded, if so."""
 
     TITLE = "SpecFit"
-    BINDINGS = [  # noqa: RUF012 -- as Textual declares it
-        Binding("ctrl+c", "interrupt", "Stop or leave", priority=True, show=False),
-        Binding("escape", "stop", "Stop", show=False),
-        Binding("ctrl+n", "new_chat", "New chat", priority=True, show=False),
-        Binding("pageup", "scroll_conversation(-1)", "Look up", priority=True, show=False),
-        Binding("pagedown", "scroll_conversation(1)", "Look down", priority=True, show=False),
-    ]
 
-    def __init__(
-        self,
-        load: Load,
-        spec: Spec,
-        sampling: SamplingChoice,
-        max_tokens: int | None = None,
-        system: str | None = None,
-    ) -> None:
-        super().__init__()
-        self._spec = spec
-        self._sampling = sampling
-        self._max_tokens = max_tokens
-        self._opening = [{"role": "system", "content": system}] if system else []
-        self._messages = list(self._opening)
-        self._load_job = LoadJob(load)
-        self._exchange: Exchange | None = None
-        self._last_interrupt = float("-inf")
-        self.engine: Engine | None = None
-        self.load_error: Exception | None = None
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        theme = setup.settings.theme
+        if theme is not None and theme not in self.available_themes:
+            raise setup.settings.wrong("theme", "there is no such theme")
+        self._bindings = BindingsMap.merge([self._bindings, BindingsMap(bindings(self.keys))])
+        self._load_job = self._loading(setup.model)
+        self._counting: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        self._loading_view = LoadingView()
-        self._conversation = Conversation()
-        self._conversation.display = False
-        self._status = StatusLine(str(self._spec))
-        self._composer = Composer()
-        yield self._loading_view
-        yield self._conversation
-        yield self._status
-        yield self._composer
+        self.conversation = Conversation()
+        self.conversation.display = False
+        self.panel = Panel()
+        self.panel.display = False
+        self.status = StatusLine(self.parameters.spec)
+        self.composer = Composer(self.keys)
+        yield LoadingView()
+        with Horizontal():
+            yield self.conversation
+            yield self.panel
+        yield self.status
+        yield self.composer
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGTERM, lambda: self.exit(return_code=TERMINATED)
         )
-        self._composer.focus()
+        if self.setup.settings.theme is not None:
+            self.theme = self.setup.settings.theme
+        self.query_one(Horizontal).display = False
+        self.composer.focus()
         self.run_worker(self._load_job.run, thread=True)
         self._ticking = self.set_interval(1 / UPDATES_PER_S, self._tick)
 
     def on_unmount(self) -> None:
         """Lets the threads end: the process waits for them."""
         self._load_job.cancel()
-        if self._exchange is not None:
-            self._exchange.job.stop()
+        if self.exchange is not None:
+            self.exchange.job.stop()
+            self._keep_rest(self.exchange)
+        self.session.close()
 
     async def _tick(self) -> None:
         """Brings what the running job has to the screen; rests while there is none."""
         if self.engine is None:
             await self._follow_loading(self._load_job)
-        elif self._exchange is not None:
-            await self._follow_answer(self._exchange)
+        elif self.exchange is not None:
+            await self._follow_answer(self.engine, self.exchange)
         else:
             self._ticking.pause()
 
     # Loading
 
+    def _loading(self, model: ModelChoice) -> LoadJob:
+        return LoadJob(partial(self.setup.load, model))
+
     async def _follow_loading(self, job: LoadJob) -> None:
-        self._loading_view.show(job.fraction)
+        view = self.query_one(LoadingView)
+        view.show(job.fraction)
         if not job.done.is_set():
             return
         if job.engine is None:
+            await self._go_on_without(job)
+            return
+        self.engine = job.engine
+        self.loaded = self.wanted
+        await view.remove()
+        self.query_one(Horizontal).display = self.conversation.display = True
+        self.panel.clear(drafts=job.engine.drafts)
+        await self.show_conversation()
+
+    async def _go_on_without(self, job: LoadJob) -> None:
+        """The model could not be loaded: the one before is loaded again; the first ends the app."""
+        if self.loaded is None:
             self.load_error = job.error
             self.exit()
             return
-        self.engine = job.engine
-        await self._loading_view.remove()
-        self._conversation.display = True
-        for text in (self.engine.description, *self.engine.notices):
-            await self._conversation.add(Note(text))
+        self.notify(f"{job.error}", severity="error", timeout=10, markup=False)
+        self.begin_loading(self.loaded)
+
+    def begin_loading(self, model: ModelChoice) -> None:
+        """Loads `model` in a thread, in place of the loaded one."""
+        before, self.engine = self.engine, None
+        self.wanted = model
+        job = self._load_job = self._loading(model)
+
+        def load() -> None:
+            if before is not None:
+                before.close()
+            job.run()
+
+        self.run_worker(load, thread=True)
+        self._ticking.resume()
 
     # Questions and answers
 
     async def on_composer_submitted(self, message: Composer.Submitted) -> None:
-        if self.engine is None:
-            self.notify("The model is still loading.", timeout=2)
-            self._composer.restore(message.text)
-        elif self._exchange is not None:
-            self.notify("The answer is still coming; Esc stops it.", timeout=2)
-            self._composer.restore(message.text)
-        else:
-            await self._ask(self.engine, message.text)
+        if self.engine is None or self.exchange is not None:
+            loading = "The model is still loading."
+            busy = "The answer is still coming; Esc stops it."
+            self.notify(loading if self.engine is None else busy, timeout=2)
+            self.composer.restore(message.text)
+            return
+        try:
+            if await self.obey(message.text):
+                return
+            question = self.spoken(message.text)
+        except AppError as error:
+            self.notify(str(error), severity="error", timeout=6, markup=False)
+            self.composer.restore(message.text)
+            return
+        await self._ask(question, message.editing)
 
-    async def _ask(self, engine: Engine, question: str) -> None:
-        messages = [*self._messages, {"role": "user", "content": question}]
-        job = AnswerJob(
-            lambda: engine.generate(
-                messages=messages,
-                sampling=self._sampling.over(engine.recommended_sampling),
-                max_tokens=self._max_tokens,
-                spec=self._spec,
-            )
-        )
-        exchange = self._exchange = Exchange(job, question)
-        await self._conversation.add(exchange.user_message)
-        await self._conversation.add(exchange.answer)
+    async def _ask(self, question: str, editing: object) -> None:
+        widget = next((w for w in self.conversation.messages if w.message_id == editing), None)
+        if isinstance(editing, int):
+            asked = self.session.edit(editing, question)
+            if widget is not None:
+                await self.conversation.cut(widget)
+        else:
+            asked = self.session.ask(question)
+        message = UserMessage(question, message_id=asked.id)
+        await self.conversation.add(message)
+        self.show_version(message)
+        await self.begin_answer()
+
+    async def begin_answer(self) -> None:
+        """Has the model answer the question that the session looks at."""
+        assert self.engine is not None
+        path = self.session.path
+        row = self.session.begin_answer()
+        job = AnswerJob(partial(self._generation, self.engine, path))
+        answer = Answer(message_id=row.id)
+        self.exchange = Exchange(job, answer, LoopDetector())
+        await self.conversation.add(answer)
+        if self.drafted_shown:
+            await answer.show_drafted(True)
         self.run_worker(job.run, thread=True)
         self._ticking.resume()
 
-    async def _follow_answer(self, exchange: Exchange) -> None:
-        over = exchange.job.done.is_set()  # before taking, so that nothing comes after
-        await exchange.answer.append(exchange.job.take())
-        if exchange.job.report is not None:
-            self._status.update(statistics(exchange.job.report, str(self._spec)))
+    def _generation(self, engine: Engine, path: tuple[Message, ...]) -> Generation:
+        """In the job's thread: the messages that fit, and their answer begun."""
+        from specfit.backend import Spec
+
+        room = engine.ctx - int(engine.ctx * ROOM_FOR_ANSWER)
+        parameters = self.parameters
+        messages, dropped = model_messages(path, thinking.stripped, engine.count_tokens, room)
+        if dropped != self.dropped:
+            self.dropped = dropped
+            if dropped:
+                turns = "turn is" if dropped == 1 else f"{dropped} turns are"
+                told = f"The context is full: the oldest {turns} no longer seen by the model."
+                self.call_from_thread(self.notify, told, timeout=8)
+        return engine.generate(
+            messages=messages,
+            sampling=parameters.over(engine.recommended_sampling),
+            max_tokens=parameters.max_tokens,
+            spec=Spec.parse(parameters.spec),
+            thinking=parameters.thinking,
+        )
+
+    async def _follow_answer(self, engine: Engine, exchange: Exchange) -> None:
+        job = exchange.job
+        over = job.done.is_set()  # before taking, so that nothing comes after
+        await self._bring(exchange)
+        views = job.take_views()
+        if views:
+            exchange.why = why(views[-1].reason, self.parameters.spec, views[-1].report.drafted)
+        if views or job.report is not None:
+            self.panel.show(views, job.report, self.parameters.spec, engine.ctx)
+        if job.report is not None:
+            self.status.show(job.report, self.parameters.spec, exchange.why)
         if over:
             await self._conclude(exchange)
-            self._exchange = None
+            self.exchange = None
+
+    async def _bring(self, exchange: Exchange) -> None:
+        """Brings the text that came since to the screen and the store."""
+        piece = exchange.job.take()
+        if not piece:
+            return
+        if not exchange.answer.text and exchange.job.opens_thinking:
+            exchange.answer.open_thinking()
+            self.session.grow(thinking.OPENED)
+        self.session.grow(piece)
+        await exchange.answer.append(piece)
+        if self.drafted_shown:
+            exchange.answer.set_spans(exchange.job.drafted_spans)
+        if exchange.loops.feed(piece) and not exchange.looping:
+            exchange.looping = True
+            exchange.job.stop()
 
     async def _conclude(self, exchange: Exchange) -> None:
-        """Keeps the exchange; one without any answer is taken back, its question to the input."""
-        report = exchange.job.report
-        if exchange.answer.text or (report is not None and report.finish_reason == "stop"):
-            await exchange.answer.finish(report.finish_reason if report else "stopped")
-            self._messages += [
-                {"role": "user", "content": exchange.question},
-                {"role": "assistant", "content": exchange.answer.text},
-            ]
+        """Keeps the answer; one without any text is taken back, its question to the input."""
+        job, answer = exchange.job, exchange.answer
+        report = job.report
+        reason = "stopped" if report is None else report.finish_reason
+        if answer.text or reason == "stop":
+            status = "complete" if reason == "stop" else reason
+            await answer.finish(status, LOOPING if exchange.looping else "")
+            answer.set_spans(job.drafted_spans)
+            kept = self.session.finish(status, self.meta_of(exchange))
+            answer.message_id = kept.id
+            self.show_version(answer)
+            self.last_report = report
         else:
-            await exchange.user_message.remove()
-            await exchange.answer.remove()
-            self._composer.restore(exchange.question)
-        if exchange.job.error is not None:
-            await self._conversation.add(Note(exchange.job.error, error=True))
+            question = self.session.take_back()
+            await self.show_conversation()
+            if question is not None:
+                self.composer.restore(attachments.split_files(question)[0])
+        if job.error is not None:
+            await self.conversation.add(Note(job.error, error=True))
+        trouble = self.session.take_trouble()
+        if trouble:
+            self.notify(trouble, severity="warning", timeout=10, markup=False)
 
-    # Keys
+    def _keep_rest(self, exchange: Exchange) -> None:
+        """When leaving in the middle of an answer."""
+        piece = exchange.job.take()
+        if piece:
+            self.session.grow(piece)
+        if exchange.answer.text or piece:
+            self.session.finish("stopped", self.meta_of(exchange))
+        else:
+            self.session.take_back()
 
-    def action_stop(self) -> None:
-        """Ends the running answer; what there is of it stays."""
-        if self._exchange is not None:
-            self._exchange.job.stop()
+    # The conversation on the screen
 
-    async def action_new_chat(self) -> None:
-        """Begins a new conversation, which has the whole context to itself."""
-        if self.engine is None or self._exchange is not None:
-            self.notify("Not while the model is busy; Esc stops it.", timeout=2)
+    async def show_conversation(self) -> None:
+        """Shows the branch that the session looks at."""
+        assert self.engine is not None
+        head = [self.engine.description, *self.engine.notices, *self.setup.notices]
+        notes: list[Callable[[], Note | UserMessage | Answer]] = [
+            partial(Note, text) for text in head
+        ]
+        path = [one for one in self.session.path if one.role != "system"]
+        await self.conversation.show([*notes, *(partial(self._widget, one) for one in path)])
+
+    def _widget(self, message: Message) -> UserMessage | Answer:
+        widget: UserMessage | Answer
+        if message.role == "user":
+            widget = UserMessage(message.content, message_id=message.id)
+        else:
+            thought = message.meta.get("thought_s")
+            widget = Answer(
+                message.content,
+                message.status,
+                thought_s=thought if isinstance(thought, int | float) else None,
+                message_id=message.id,
+            )
+            spans = message.meta.get("drafted", ())
+            widget.set_spans([(int(a), int(b)) for a, b in spans])
+        self.show_version(widget)
+        return widget
+
+    def show_version(self, widget: UserMessage | Answer) -> None:
+        """Says on a message which of several versions it is."""
+        if widget.message_id is None:
             return
-        self._messages = list(self._opening)
-        await self._conversation.clear()
-        await self._conversation.add(Note(self.engine.description))
+        position, count = self.session.branch(widget.message_id)
+        if count > 1:
+            both = (keys_of(f"switch_branch({step})", self.keys) for step in (-1, 1))
+            hint = " ".join(key_name(keys[0]) for keys in both if keys)
+            widget.set_version(position, count, hint)
 
-    def action_interrupt(self) -> None:
-        """Copies what is selected; else stops the answer; else leaves, at the second time."""
-        selected = self.screen.get_selected_text() or self._composer.selected_text
-        if selected:
-            self.copy_to_clipboard(selected)
-            self.screen.clear_selection()
-            self._composer.move_cursor(self._composer.cursor_location)
-        elif self._exchange is not None:
-            self.action_stop()
-        elif time.monotonic() - self._last_interrupt < LEAVE_WITHIN_S:
-            self.exit()
-        else:
-            self._last_interrupt = time.monotonic()
-            self.notify("Press Ctrl+C again to leave.", timeout=LEAVE_WITHIN_S)
+    # The input's length
 
-    def action_scroll_conversation(self, pages: int) -> None:
-        """Scrolls a page up (-1) or down (1) while the keyboard stays with the input."""
-        if pages < 0:
-            self._conversation.scroll_page_up(animate=False)
-        else:
-            self._conversation.scroll_page_down(animate=False)
+    def on_text_area_changed(self, event: Composer.Changed) -> None:
+        if event.text_area is not self.composer:
+            return
+        if self._counting is not None:
+            self._counting.stop()
+        self._counting = self.set_timer(COUNTED_AFTER_S, self._count)
+
+    def _count(self) -> None:
+        engine, text = self.engine, self.composer.message
+        if engine is None or not text.strip():
+            self.composer.show_counter("")
+            return
+        used = 0
+        if self.last_report is not None:
+            used = self.last_report.prompt_tokens + self.last_report.completion_tokens
+
+        def count() -> None:
+            tokens = len(engine.model.tokenize(text, add_special=False, parse_special=False))
+            shown = f"{tokens:,} tokens · {used + tokens:,} of {engine.ctx:,}"
+            self.call_from_thread(self.composer.show_counter, shown)
+
+        self.run_worker(count, thread=True, exclusive=True, group="count")
 
 
-def run_chat(
-    choice: ModelChoice,
-    spec: Spec,
-    sampling: SamplingChoice,
-    max_tokens: int | None,
-    system: str | None,
-) -> int:
+def run_chat(setup: Setup) -> int:
     """Opens the chat and returns the exit code when the user leaves it.
 
     Raises what stopped the model from loading (SpecfitError, ModelFileError, OSError).
     """
-
-    def load(progress: Callable[[float], bool]) -> Engine:
-        options = choice.load_options(drafting=spec.drafts)
-        from specfit.backend import Engine
-
-        return Engine.load(options, progress=progress)
-
-    app = ChatApp(load, spec, sampling, max_tokens, system)
+    app = ChatApp(setup)
     app.run()
     if app.engine is not None:
         app.engine.close()

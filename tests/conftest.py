@@ -12,9 +12,10 @@ import pytest
 
 from specfit.backend import Engine, LoadOptions
 
-# Measured costs and the compiled callback go to a cache of the session's own, not to the user's.
-_cache = tempfile.TemporaryDirectory(prefix="specfit-tests-")
-os.environ["XDG_CACHE_HOME"] = _cache.name
+# Measured costs, settings and conversations go to folders of the session's own, not to the user's.
+_own = tempfile.TemporaryDirectory(prefix="specfit-tests-")
+for _name in ("CACHE", "CONFIG", "DATA"):
+    os.environ[f"XDG_{_name}_HOME"] = f"{_own.name}/{_name.lower()}"
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,11 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Markdown
 
-from specfit.app.options import SamplingChoice
+from specfit.app.chat_setup import Setup
+from specfit.app.options import ModelChoice
+from specfit.app.parameters import Parameters
+from specfit.app.session import Session
+from specfit.app.settings import read_settings, settings_path
 from specfit.app.tui import ChatApp
 from specfit.app.widgets.answer import Answer
 from specfit.app.widgets.composer import Composer
@@ -21,12 +25,19 @@ from specfit.app.widgets.loading_view import LoadingView
 from specfit.app.widgets.note import Note
 from specfit.app.widgets.status_line import StatusLine
 from specfit.app.widgets.user_message import UserMessage
-from specfit.backend import Engine, Spec, SpecfitError
+from specfit.backend import Engine, SpecfitError
 
-GREEDY = SamplingChoice(temp=0, top_k=None, top_p=None, min_p=None, seed=1)
 # The bundled model repeats this until the context is full: long enough to be stopped.
 ENDLESS = "Repeat: la la la la la la la"
 PATIENCE_S = 20
+
+
+def app_of(load, *, spec: str = "off", max_tokens: int | None = None, store=None) -> ChatApp:
+    """A chat without a file to keep conversations in, unless `store` is given."""
+    model = ModelChoice(None, None, None, False, None, None, 1, None)
+    parameters = Parameters(temp=0, seed=1, max_tokens=max_tokens, spec=spec)
+    settings = read_settings(settings_path())
+    return ChatApp(Setup(model, parameters, settings, Session(store), load=load))
 
 
 @asynccontextmanager
@@ -35,7 +46,7 @@ async def chat(
 ) -> AsyncIterator[Pilot[None]]:
     """A chat whose model has loaded."""
     engine.forget()
-    app = ChatApp(lambda _progress: engine, Spec.parse(spec), GREEDY, max_tokens)
+    app = app_of(lambda _model, _progress: engine, spec=spec, max_tokens=max_tokens)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.engine is not None and len(app.query(Note)) > 0)
         yield pilot
@@ -63,7 +74,7 @@ async def ask(pilot: Pilot[None], question: str) -> None:
 
 
 async def answered(pilot: Pilot[None]) -> None:
-    await until(pilot, lambda: pilot.app._exchange is None)
+    await until(pilot, lambda: pilot.app.exchange is None)
 
 
 def text_of(pilot: Pilot[None], widget_type=StatusLine) -> str:
@@ -88,9 +99,9 @@ async def test_an_answer_streams_and_the_next_turn_knows_it(bundled_engine):
             assert part in status
         await ask(pilot, "And then?")
         await answered(pilot)
-        roles = [message["role"] for message in pilot.app._messages]
-        assert roles == ["user", "assistant", "user", "assistant"]
-        assert pilot.app._messages[1]["content"] == answer.text
+        path = pilot.app.session.path
+        assert [one.role for one in path] == ["user", "assistant", "user", "assistant"]
+        assert path[1].content == answer.text
 
 
 async def test_an_answer_grows_on_the_screen_while_it_is_generated(bundled_engine):
@@ -98,7 +109,7 @@ async def test_an_answer_grows_on_the_screen_while_it_is_generated(bundled_engin
         await ask(pilot, ENDLESS)
         markdown = pilot.app.query_one(Answer).query_one(Markdown)
         lengths = set()
-        while pilot.app._exchange is not None:
+        while pilot.app.exchange is not None:
             lengths.add(len(markdown.source))
             await asyncio.sleep(0.03)
         assert len(lengths) > 4
@@ -113,7 +124,8 @@ async def test_escape_stops_and_keeps_the_partial_answer(bundled_engine):
         await answered(pilot)
         assert mark_of(answer) == "stopped"
         assert answer.query_one(Markdown).source == answer.text
-        assert pilot.app._messages[-1] == {"role": "assistant", "content": answer.text}
+        last = pilot.app.session.path[-1]
+        assert (last.content, last.status) == (answer.text, "stopped")
 
 
 async def test_an_answer_cut_by_the_limit_says_so(bundled_engine):
@@ -158,7 +170,7 @@ async def test_new_lines_and_pastes_stay_one_message(bundled_engine):
         assert not pilot.app.query(UserMessage)
         await press(pilot, "enter")
         await answered(pilot)
-        assert pilot.app._messages[0]["content"].startswith("a\nb\nfirst\nsecond")
+        assert pilot.app.session.path[0].content.startswith("a\nb\nfirst\nsecond")
         assert len(pilot.app.query(UserMessage)) == 1
 
 
@@ -189,7 +201,7 @@ async def test_a_prompt_that_is_too_long_is_one_sentence_and_the_text_stays(bund
         assert "the context holds 1024" in str(error.render())
         assert pilot.app.query_one(Composer).text == long
         assert not pilot.app.query(Answer)
-        assert not pilot.app._messages
+        assert not pilot.app.session.path
 
 
 async def test_it_works_in_80_by_24(bundled_engine):
@@ -250,12 +262,12 @@ async def test_loading_shows_progress_and_typing_is_kept(bundled_engine):
     release = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def load(progress: Callable[[float], bool]) -> Engine:
+    def load(_model: ModelChoice, progress: Callable[[float], bool]) -> Engine:
         assert progress(0.5)
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result(PATIENCE_S)
         return bundled_engine
 
-    app = ChatApp(load, Spec.parse("off"), GREEDY)
+    app = app_of(load)
     async with app.run_test() as pilot:
         bar = app.query_one(LoadingView).query_one("ProgressBar")
         await until(pilot, lambda: bar.progress == 0.5)
@@ -269,13 +281,13 @@ async def test_loading_shows_progress_and_typing_is_kept(bundled_engine):
 async def test_leaving_cancels_loading():
     told = []
 
-    def load(progress: Callable[[float], bool]) -> Engine:
+    def load(_model: ModelChoice, progress: Callable[[float], bool]) -> Engine:
         while progress(0.1):
             time.sleep(0.01)
         told.append("cancelled")
         raise SpecfitError("loading was cancelled")
 
-    app = ChatApp(load, Spec.parse("off"), GREEDY)
+    app = app_of(load)
     async with app.run_test() as pilot:
         await press(pilot, "ctrl+c", "ctrl+c")
     await asyncio.to_thread(app._load_job.done.wait, PATIENCE_S)
@@ -283,10 +295,10 @@ async def test_leaving_cancels_loading():
 
 
 async def test_a_model_that_does_not_load_ends_the_chat_with_the_reason():
-    def load(_progress: Callable[[float], bool]) -> Engine:
+    def load(_model: ModelChoice, _progress: Callable[[float], bool]) -> Engine:
         raise SpecfitError("no such model")
 
-    app = ChatApp(load, Spec.parse("off"), GREEDY)
+    app = app_of(load)
     async with app.run_test() as pilot:
         await until(pilot, lambda: app._exit)
     assert str(app.load_error) == "no such model"
@@ -320,4 +332,4 @@ async def test_a_new_chat_has_the_whole_context_again(bundled_engine):
         await until(pilot, lambda: len(pilot.app.query(UserMessage)) == 0)
         await ask(pilot, "Hello")
         await answered(pilot)
-        assert len(pilot.app._messages) == 2
+        assert len(pilot.app.session.path) == 2

@@ -108,6 +108,16 @@ class Answer(Vertical):
     def code_blocks(self) -> list[str]:
         return markdown.code_blocks(self.written)
 
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Where `text` came from accepted drafts; a stored answer takes these in `set_spans`."""
+        return self._spans
+
+    def open_thinking(self) -> None:
+        """The template has written "<think>": what is appended begins behind it."""
+        self._splitter = ThinkingSplitter(opened=True)
+        self._prefix = OPENED
+
     async def append(self, text: str) -> None:
         """Adds `text` to the end; cheap however often it is called."""
         if not text:
@@ -144,7 +154,8 @@ class Answer(Vertical):
         self._show_mark()
 
     def set_spans(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Which text came from accepted drafts: [from, to) in characters of what was appended."""
+        """Which text came from accepted drafts: [from, to) in characters of what was appended
+        (of the whole text, for a stored answer)."""
         shift = len(self._prefix)
         self._spans = tuple((start + shift, end + shift) for start, end in spans)
         if self._drafted is not None:

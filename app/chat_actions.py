@@ -1,0 +1,434 @@
+"""What the chat's keys and commands do; `tui` follows loading and answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from textual.app import App, SystemCommand
+from textual.screen import ModalScreen, Screen
+
+from . import attachments, clipboard
+from .chat_setup import Setup, chosen, kept_parameters
+from .commands import COMMANDS, Command, parse
+from .entry import AppError, about
+from .jobs import AnswerJob
+from .loops import LoopDetector
+from .options import ModelChoice
+from .parameters import Parameters
+from .settings import change_setting
+from .stats import statistics
+from .store import StoreError, from_json, to_json, to_markdown
+from .widgets.answer import Answer
+from .widgets.composer import Composer
+from .widgets.conversation import Conversation
+from .widgets.note import Note
+from .widgets.panel import Panel
+from .widgets.status_line import StatusLine
+from .widgets.user_message import UserMessage
+
+if TYPE_CHECKING:
+    from specfit.backend import Engine, Report
+
+    from .widgets.model_picker import Choice
+
+LEAVE_WITHIN_S = 1.0
+BUSY = "Not while the model is busy; Esc stops it."
+
+
+@dataclass
+class Exchange:
+    """An answer on its way. why: the planner's last reason, in words."""
+
+    job: AnswerJob
+    answer: Answer
+    loops: LoopDetector
+    why: str = ""
+    looping: bool = False
+
+
+class ChatActions(App[None]):
+    """The state that actions share, and the actions."""
+
+    conversation: Conversation
+    panel: Panel
+    status: StatusLine
+    composer: Composer
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        self.setup = setup
+        self.keys = setup.keys
+        self.session = setup.session
+        self.parameters = setup.parameters
+        self.wanted = setup.model
+        self.loaded: ModelChoice | None = None
+        self.engine: Engine | None = None
+        self.exchange: Exchange | None = None
+        self.load_error: Exception | None = None
+        self.last_report: Report | None = None
+        self.dropped = 0
+        self.drafted_shown = bool(setup.settings.colour_drafts)
+        self._last_interrupt = float("-inf")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Under a screen that asks something, keys are that screen's."""
+        return action in ("interrupt", "quit") or not isinstance(self.screen, ModalScreen)
+
+    # What the app adds
+
+    async def begin_answer(self) -> None:
+        raise NotImplementedError
+
+    async def show_conversation(self) -> None:
+        raise NotImplementedError
+
+    def begin_loading(self, model: ModelChoice) -> None:
+        raise NotImplementedError
+
+    # Commands
+
+    async def obey(self, text: str) -> bool:
+        """Does what a slash command says; False if `text` is none. Raises AppError."""
+        command = parse(text)
+        if not isinstance(command, Command):
+            return False
+        action = getattr(self, f"action_{command.spec.action}")
+        done = action(command.argument) if command.spec.arguments else action()
+        if done is not None:
+            await done
+        return True
+
+    def spoken(self, text: str) -> str:
+        """A message as the model sees it: "//" undone, files added. Raises AppError."""
+        said = parse(text)
+        assert isinstance(said, str)
+        return attachments.with_files(said, attachments.attached(said, Path.cwd()))
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        for spec in COMMANDS:
+            if not spec.arguments or spec.arguments.startswith("["):
+                yield SystemCommand(spec.usage, spec.help, self._obeying(f"/{spec.name}"))
+        yield from super().get_system_commands(screen)
+
+    def _obeying(self, text: str) -> Callable[[], None]:
+        def obey() -> None:
+            self.call_later(self._obey_safely, text)
+
+        return obey
+
+    async def _obey_safely(self, text: str) -> None:
+        try:
+            await self.obey(text)
+        except AppError as error:
+            self._complain(error)
+
+    # Answers
+
+    def action_stop(self) -> None:
+        """Ends the running answer; what there is of it stays. Else leaves what is begun."""
+        if self.exchange is not None:
+            self.exchange.job.stop()
+        else:
+            self.composer.leave_editing()
+            self.conversation.deselect()
+
+    async def action_regenerate(self) -> None:
+        """Answers the last question, or that of the selected answer, once more."""
+        if self._busy():
+            return
+        selected = self.conversation.selected
+        of = selected.message_id if isinstance(selected, Answer) else None
+        if not self.session.regenerate(of):
+            self.notify("There is nothing to answer yet.", timeout=2)
+            return
+        await self.show_conversation()
+        await self.begin_answer()
+
+    def action_edit(self) -> None:
+        """Lets the user write the selected or the last message anew."""
+        selected = self.conversation.selected
+        own = [w for w in self.conversation.messages if isinstance(w, UserMessage)]
+        widget = selected if isinstance(selected, UserMessage) else (own[-1] if own else None)
+        if widget is not None:
+            self.composer.edit_message(widget.written, widget.message_id)
+            self.composer.focus()
+
+    def on_composer_edit_last(self) -> None:
+        self.action_edit()
+
+    async def action_switch_branch(self, step: int) -> None:
+        """Shows the version before or after of the selected message, else of the last that has
+        some."""
+        if self._busy():
+            return
+        selected = self.conversation.selected
+        widgets = [selected] if selected is not None else reversed(self.conversation.messages)
+        for widget in widgets:
+            row = widget.message_id
+            if row is not None and self.session.branch(row)[1] > 1:
+                if self.session.switch_branch(row, step):
+                    await self.show_conversation()
+                return
+
+    async def action_branch(self, number: str = "") -> None:
+        """Shows version `number`, or the next one, of the selected message."""
+        if not number:
+            await self.action_switch_branch(1)
+            return
+        if not number.isdigit():
+            raise AppError(f"/branch: {number!r} is not the number of a version")
+        for widget in reversed(self.conversation.messages):
+            if widget.message_id is not None:
+                at, count = self.session.branch(widget.message_id)
+                if count > 1:
+                    if not 1 <= int(number) <= count:
+                        raise AppError(f"/branch: there are {count} versions")
+                    if self.session.switch_branch(widget.message_id, int(number) - at):
+                        await self.show_conversation()
+                    return
+        raise AppError("/branch: no message has other versions")
+
+    # Conversations
+
+    async def action_new_chat(self) -> None:
+        """Begins a new conversation, which has the whole context to itself."""
+        if self._busy():
+            return
+        self.session.new(self.session.system)
+        self.last_report, self.dropped = None, 0
+        await self.show_conversation()
+
+    async def action_import(self, file: str) -> None:
+        """Reads a conversation from a file and opens it."""
+        if self._busy():
+            return
+        if self.session.store is None:
+            raise AppError("/import: conversations of this window are not kept")
+        path = Path(file).expanduser()
+        with about(path):
+            text = path.read_text(encoding="utf-8", errors="replace")
+        try:
+            await self._open(from_json(self.session.store, text))
+        except StoreError as error:
+            raise AppError(f"{path}: {error}") from error
+
+    async def action_export(self, file: str = "") -> None:
+        """Writes the conversation: Markdown as it is shown, JSON with all branches."""
+        path = Path(file).expanduser() if file else _free(Path(f"{_slug(self.session.title)}.md"))
+        if path.suffix not in (".md", ".json"):
+            raise AppError("/export: the file's name must end in .md or .json")
+        if file and path.exists():
+            raise AppError(f"/export: {path} is there already")
+        if path.suffix == ".json":
+            text = to_json(self.session.current)
+        else:
+            text = to_markdown(self.session.title or "Conversation", self.session.path)
+        with about(path):
+            path.write_text(text, encoding="utf-8")
+        self.notify(f"Written to {path}", timeout=4, markup=False)
+
+    async def _open(self, conversation: int, message: int | None = None) -> None:
+        self.session.open(conversation, message)
+        self.parameters = kept_parameters(self.session, self.parameters)
+        self.last_report, self.dropped = None, 0
+        await self.show_conversation()
+
+    # Model and parameters
+
+    async def action_model(self, path: str = "") -> None:
+        """Chooses another model; the conversation goes on with it."""
+        if self._busy():
+            return
+        from .widgets.model_picker import Choice, ModelPicker
+
+        if path:
+            self._choose_model(Choice(Path(path).expanduser(), None))
+            return
+        picker = ModelPicker(self.setup.settings.model_folders, self.wanted.model)
+        self.push_screen(picker, self._choose_model)
+
+    def _choose_model(self, choice: Choice | None) -> None:
+        if choice is not None and not self._busy():
+            self.run_worker(self._switch_model(chosen(self.wanted, choice)))
+
+    async def _switch_model(self, model: ModelChoice) -> None:
+        from textual.containers import Horizontal
+
+        from .widgets.loading_view import LoadingView
+
+        self.query_one(Horizontal).display = False
+        await self.mount(LoadingView(), before=0)
+        self.begin_loading(model)
+
+    def action_parameters(self) -> None:
+        """Changes how answers of this conversation are made."""
+        from .widgets.parameter_panel import ParameterPanel
+
+        recommended = None if self.engine is None else self.engine.recommended_sampling
+        self.push_screen(ParameterPanel(self.parameters, recommended), self._set_parameters)
+
+    def _set_parameters(self, parameters: Parameters | None) -> None:
+        if parameters is not None:
+            self.parameters = parameters
+            self.session.keep_values({**self.session.values, "parameters": parameters.as_dict()})
+
+    def action_think(self) -> None:
+        """Has the model think before it answers, if it can."""
+        self._set_parameters(replace(self.parameters, thinking=True))
+        self.notify("It thinks before it answers.", timeout=2)
+
+    def action_no_think(self) -> None:
+        """Has it answer without thinking."""
+        self._set_parameters(replace(self.parameters, thinking=False))
+        self.notify("It answers without thinking.", timeout=2)
+
+    def action_system(self, text: str = "") -> None:
+        """Sets the system prompt, or lets the user choose one."""
+        if self._busy():
+            return
+        if text:
+            self._set_system(text)
+            return
+        from .widgets.system_prompt_screen import SystemPromptScreen
+
+        self.push_screen(SystemPromptScreen(self.session.system), self._set_system)
+
+    def _set_system(self, text: str | None) -> None:
+        if text is not None and not self._busy():
+            self.session.set_system(text)
+            self.notify("The system prompt is set." if text else "No system prompt.", timeout=2)
+
+    # What is shown
+
+    def action_panel(self) -> None:
+        """Shows or hides what speculation does."""
+        self.panel.display = not self.panel.display
+
+    async def action_drafted(self) -> None:
+        """Marks the text that came from accepted drafts, or shows it as usual."""
+        self.drafted_shown = not self.drafted_shown
+        for widget in self.conversation.messages:
+            if isinstance(widget, Answer):
+                await widget.show_drafted(self.drafted_shown)
+
+    async def action_stats(self) -> None:
+        """Shows the numbers of the last answer."""
+        report = self.last_report
+        text = "No answer yet." if report is None else statistics(report, self.parameters.spec)
+        await self.conversation.add(Note(text))
+
+    async def action_theme(self, name: str = "") -> None:
+        """Chooses the colours, and keeps the choice."""
+        if not name:
+            self.search_themes()
+            return
+        if name not in self.available_themes:
+            raise AppError(f"/theme: there are {', '.join(sorted(self.available_themes))}")
+        self.theme = name
+        change_setting(self.setup.settings.path, "theme", name)
+
+    async def action_select_message(self, step: int) -> None:
+        await self.conversation.select(step)
+
+    async def action_fold(self) -> None:
+        """Unfolds or folds the thinking of the selected or last answer, or a long message."""
+        widget = self._selected_or_last_answer()
+        if isinstance(widget, Answer) and widget.thinking is not None:
+            await widget.thinking.toggle()
+        elif isinstance(widget, UserMessage):
+            widget.toggle()
+
+    async def action_copy(self, what: str = "") -> None:
+        """Copies the selected message or the last answer; with "code", its last code."""
+        if what not in ("", "code"):
+            raise AppError('/copy takes nothing behind it, or "code"')
+        if what:
+            await self.action_copy_code()
+            return
+        widget = self._selected_or_last_answer()
+        if widget is not None:
+            await clipboard.copy(self, widget.written)
+            self.notify("Copied.", timeout=2)
+
+    async def action_copy_code(self) -> None:
+        widget = self._selected_or_last_answer()
+        blocks = [] if widget is None else widget.code_blocks
+        if blocks:
+            await clipboard.copy(self, blocks[-1])
+        self.notify("Copied." if blocks else "There is no code in it.", timeout=2)
+
+    def action_scroll_conversation(self, pages: int) -> None:
+        """Scrolls a page up (-1) or down (1) while the keyboard stays with the input."""
+        if pages < 0:
+            self.conversation.scroll_page_up(animate=False)
+        else:
+            self.conversation.scroll_page_down(animate=False)
+
+    # Leaving
+
+    async def action_interrupt(self) -> None:
+        """Copies what is selected; else stops the answer; else leaves, at the second time."""
+        selected = self.screen.get_selected_text() or self.composer.selected_text
+        if selected:
+            await clipboard.copy(self, selected)
+            self.screen.clear_selection()
+            self.composer.move_cursor(self.composer.cursor_location)
+            return
+        if self.exchange is not None:
+            self.action_stop()
+        elif time.monotonic() - self._last_interrupt < LEAVE_WITHIN_S:
+            self.exit()
+        else:
+            self._last_interrupt = time.monotonic()
+            self.notify("Press Ctrl+C again to leave.", timeout=LEAVE_WITHIN_S)
+
+    # Inside
+
+    def meta_of(self, exchange: Exchange) -> dict[str, Any]:
+        """What is kept with an answer."""
+        report = exchange.job.report
+        meta: dict[str, Any] = {"parameters": self.parameters.as_dict()}
+        if self.engine is not None:
+            meta["model"] = self.engine.description.split(",")[0]
+        if exchange.answer.thought_s is not None:
+            meta["thought_s"] = round(exchange.answer.thought_s, 1)
+        if exchange.job.drafted_spans:
+            meta["drafted"] = exchange.job.drafted_spans
+        if report is not None:
+            meta["tokens"] = report.completion_tokens
+            meta["tokens_per_second"] = round(report.tokens_per_second, 2)
+            meta["acceptance_length"] = round(report.means.mean_acceptance_length, 3)
+        return meta
+
+    def _busy(self) -> bool:
+        if self.engine is not None and self.exchange is None:
+            return False
+        self.notify(BUSY, timeout=2)
+        return True
+
+    def _selected_or_last_answer(self) -> Answer | UserMessage | None:
+        if self.conversation.selected is not None:
+            return self.conversation.selected
+        answers = [w for w in self.conversation.messages if isinstance(w, Answer)]
+        return answers[-1] if answers else None
+
+    def _complain(self, error: Exception) -> None:
+        self.notify(str(error), severity="error", timeout=6, markup=False)
+
+
+def _slug(title: str) -> str:
+    words = "".join(c if c.isalnum() else " " for c in title).split()
+    return "-".join(words)[:60] or "conversation"
+
+
+def _free(path: Path) -> Path:
+    """`path`, or with a number behind its stem where that is taken."""
+    taken, number = path, 1
+    while taken.exists():
+        number += 1
+        taken = path.with_stem(f"{path.stem}-{number}")
+    return taken

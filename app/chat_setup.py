@@ -1,0 +1,96 @@
+"""What a chat begins with: the user's choices, the store, and the conversation to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .entry import AppError
+from .keys import Key
+from .options import ModelChoice
+from .parameters import Parameters
+from .session import Session
+from .settings import Settings
+from .store import Conversation, Store, StoreError
+
+if TYPE_CHECKING:
+    from specfit.backend import Engine
+
+    from .widgets.model_picker import Choice
+
+
+Progress = Callable[[float], bool]
+
+
+def load_engine(model: ModelChoice, progress: Progress) -> Engine:
+    """Loads an engine; takes its time, and is cancelled by `progress` returning False."""
+    from specfit.backend import Engine
+
+    return Engine.load(model.load_options(drafting=True), progress=progress)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """notices: to be shown when the chat opens. load: in a thread."""
+
+    model: ModelChoice
+    parameters: Parameters
+    settings: Settings
+    session: Session
+    notices: tuple[str, ...] = ()
+    load: Callable[[ModelChoice, Progress], Engine] = load_engine
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return self.settings.keys()
+
+
+def set_up(
+    model: ModelChoice,
+    parameters: Parameters,
+    settings: Settings,
+    system: str | None,
+    resume: str | None,
+) -> Setup:
+    """Opens the store; without it the chat goes on, and says so.
+
+    resume: words of the conversation to go on with; "" is the last one. Raises AppError if there
+    is none.
+    """
+    try:
+        store: Store | None = Store()
+    except StoreError as error:
+        if resume is not None:
+            raise
+        session = Session(None, system or "")
+        told = f"{error}. Conversations of this window are not kept."
+        return Setup(model, parameters, settings, session, (told,))
+    assert store is not None
+    session = Session(store, system or "")
+    if resume is not None:
+        session.open(_found(store, resume).id)
+        if system:
+            session.set_system(system)
+        parameters = kept_parameters(session, parameters)
+    return Setup(model, parameters, settings, session, tuple(store.notices))
+
+
+def _found(store: Store, words: str) -> Conversation:
+    wanted = words.casefold().split()
+    for one in store.conversations(limit=10_000):
+        if one.count and (words == str(one.id) or all(w in one.title.casefold() for w in wanted)):
+            return one
+    what = f"has {words!r} in its title" if wanted else "is kept yet"
+    raise AppError(f"no conversation {what}")
+
+
+def kept_parameters(session: Session, otherwise: Parameters) -> Parameters:
+    """The parameters that the open conversation keeps."""
+    kept = session.values.get("parameters")
+    return Parameters.from_dict(kept) if isinstance(kept, dict) else otherwise
+
+
+def chosen(model: ModelChoice, choice: Choice) -> ModelChoice:
+    """The same placement for another model and head."""
+    return replace(model, model=choice.model, model_draft=choice.head)
