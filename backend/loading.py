@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -216,9 +216,18 @@ def _first_beliefs(info: GgufInfo, weights: FloatArray, measured: Measured | Non
 
 
 def _recommended(options: LoadOptions, info: GgufInfo) -> Sampling:
-    if options.model is not None and info.architecture.startswith("qwen3"):
-        return QWEN3
-    return Sampling()
+    """What the file says; else Qwen3's for Qwen3; else the engine's."""
+    qwen3 = options.model is not None and info.architecture.startswith("qwen3")
+    given = {
+        name: info.metadata.get(f"general.sampling.{name}")
+        for name in ("temp", "top_k", "top_p", "min_p")
+    }
+    numbers = {
+        name: round(value, 6)
+        for name, value in given.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    return replace(Sampling() if numbers or not qwen3 else QWEN3, **numbers)
 
 
 def _describe(model: Model, head: Eagle3Head | None, context: Context) -> str:
