@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,9 @@ DEFAULT_CTX = 4096
 # llama.cpp gives layer inputs for these, and their memory can drop single tokens.
 DRAFTABLE = ("llama", "qwen3", "qwen3moe")
 SMALL_HEAD_BYTES = 64 << 20
+
+
+_SAMPLING_KEYS = ("temp", "top_k", "top_p", "min_p")
 
 
 @dataclass(frozen=True)
@@ -217,17 +220,19 @@ def _first_beliefs(info: GgufInfo, weights: FloatArray, measured: Measured | Non
 
 def _recommended(options: LoadOptions, info: GgufInfo) -> Sampling:
     """What the file says; else Qwen3's for Qwen3; else the engine's."""
+    given = {name: info.metadata.get(f"general.sampling.{name}") for name in _SAMPLING_KEYS}
     qwen3 = options.model is not None and info.architecture.startswith("qwen3")
-    given = {
-        name: info.metadata.get(f"general.sampling.{name}")
-        for name in ("temp", "top_k", "top_p", "min_p")
-    }
-    numbers = {
-        name: round(value, 6)
-        for name, value in given.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-    return replace(Sampling() if numbers or not qwen3 else QWEN3, **numbers)
+    otherwise = QWEN3 if qwen3 and not any(given.values()) else Sampling()
+
+    def number(name: str) -> float:
+        value = given[name]
+        # Written as float32: 0.7 would read 0.699999988.
+        return round(
+            float(value if isinstance(value, int | float) else getattr(otherwise, name)), 6
+        )
+
+    temp, top_p, min_p = (number(name) for name in ("temp", "top_p", "min_p"))
+    return Sampling(temp=temp, top_k=int(number("top_k")), top_p=top_p, min_p=min_p)
 
 
 def _describe(model: Model, head: Eagle3Head | None, context: Context) -> str:
