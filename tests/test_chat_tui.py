@@ -68,9 +68,13 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
 
 
 async def ask(pilot: Pilot[None], question: str) -> None:
-    """Writes a question and sends it."""
-    pilot.app.query_one(Composer).insert(question)
+    """Writes a question and sends it; it is being answered, or in the input again."""
+    app = pilot.app
+    composer = app.query_one(Composer)
+    composer.insert(question)
+    answers = len(app.query(Answer))
     await press(pilot, "enter")
+    await until(pilot, lambda: len(app.query(Answer)) > answers or bool(composer.text))
 
 
 async def answered(pilot: Pilot[None]) -> None:
