@@ -160,6 +160,7 @@ async def test_drafted_text_is_underlined_on_demand():
         await answer.append("hm</think>**one** two\x1b")
         await answer.show_drafted(True)
         answer.set_spans([(0, 2), (10, 17)])
+        assert [answer.text[a:b] for a, b in answer.spans] == ["hm", "**one**"]
         await answer.append(" three")
         await pilot.pause()
         screen = screen_of(pilot)
@@ -242,7 +243,7 @@ async def test_a_high_screen_is_filled():
             await asyncio.sleep(0.02)
             if pilot.app.conversation.max_scroll_y > 0:
                 break
-        assert len(pilot.app.conversation.messages) > 40
+        assert pilot.app.conversation.max_scroll_y > 0
 
 
 async def test_messages_are_selected_by_steps_and_by_clicks():

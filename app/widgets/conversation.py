@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
+from textual.geometry import Size
 from textual.widget import Widget
 
 from .answer import Answer
@@ -16,6 +18,7 @@ Message = Answer | UserMessage
 # Messages put on the screen when a conversation is opened, and each time the reader comes near the
 # top: a Markdown message takes some 30 ms.
 BATCH = 12
+LAYOUT_TRY_S, LAYOUT_TRIES = 0.02, 50
 
 
 class Conversation(VerticalScroll):
@@ -38,7 +41,9 @@ class Conversation(VerticalScroll):
         super().__init__()
         self._column = Vertical()
         self._older: list[Callable[[], Widget]] = []  # not on the screen yet, oldest first
-        self._mounting = False
+        self._mounting = asyncio.Lock()
+        # While older ones are mounted above: how many rows are below what is seen, which is kept.
+        self._below = 0.0
         self.selected: Message | None = None
 
     def compose(self) -> ComposeResult:
@@ -115,8 +120,15 @@ class Conversation(VerticalScroll):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
+        if self._mounting.locked():
+            self._below = self.max_scroll_y - new_value
         if new_value < old_value:
             self._fill()
+
+    def watch_virtual_size(self, old_value: Size, new_value: Size) -> None:
+        """Keeps what is seen in its place; at the very end the anchor does it."""
+        if self._mounting.locked() and self._below > 0:
+            self.scroll_to(y=self.max_scroll_y - self._below, animate=False, immediate=True)
 
     def _select(self, message: Message) -> None:
         self.selected = message
@@ -124,24 +136,19 @@ class Conversation(VerticalScroll):
 
     def _fill(self) -> None:
         """Has older messages mounted if the reader is less than a page below the oldest."""
-        if self._older and not self._mounting and self.scroll_y < self.size.height:
+        near = self.scroll_y < self.size.height
+        if self._older and near and not self._mounting.locked():
             self.run_worker(self._mount_older())
 
     async def _mount_older(self) -> None:
-        """Mounts a batch of older messages above, and keeps what is seen where it is."""
-        if self._mounting:
-            return
-        self._mounting = True
-        try:
+        """Mounts a batch of older messages above, and waits until they are laid out."""
+        async with self._mounting:
             makers, self._older = self._older[-BATCH:], self._older[:-BATCH]
-            below = self.max_scroll_y - self.scroll_y
-            await self._column.mount_all([make() for make in makers], before=0)
-        finally:
-            self._mounting = False
-        if below > 0:
-            self.call_after_refresh(self._settle, below)
-        self.call_after_refresh(self._fill)
-
-    def _settle(self, below: float) -> None:
-        """Has again as many rows below as there were; at the very end the anchor does it."""
-        self.scroll_to(y=self.max_scroll_y - below, animate=False, force=True, immediate=True)
+            self._below = self.max_scroll_y - self.scroll_y
+            batch = [make() for make in makers]
+            await self._column.mount_all(batch, before=0)
+            for _ in range(LAYOUT_TRIES):
+                await asyncio.sleep(LAYOUT_TRY_S)
+                if all(widget.size for widget in batch):
+                    break
+        self._fill()
