@@ -1,0 +1,70 @@
+"""All keys and commands, from the data that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from ..commands import COMMANDS
+from ..keys import KEYS, Key
+
+# What the input box does by itself.
+WRITING = (
+    ("@file", "Send a text file along; Tab completes its name"),
+    ("//", "Begin a message with a slash"),
+    ("Up", "With nothing written: edit the last message; else earlier messages"),
+)
+
+
+class HelpScreen(ModalScreen[None]):
+    """Scrolls with the arrow keys; Esc leaves."""
+
+    DEFAULT_CSS = """
+    HelpScreen {
+        align: center middle;
+    }
+    HelpScreen VerticalScroll {
+        width: 100%;
+        max-width: 84;
+        height: auto;
+        max-height: 100%;
+        border: round $primary;
+        border-title-color: $text-primary;
+        border-subtitle-color: $text-muted;
+        background: $surface;
+        padding: 0 1;
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,f1,q,enter", "leave", "Leave", show=False)
+    ]
+
+    def __init__(self, keys: Iterable[Key] = KEYS) -> None:
+        super().__init__()
+        self._keys = tuple(keys)
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll() as box:
+            box.border_title, box.border_subtitle = "Help", "Esc leaves"
+            yield Static(_table("Keys", [(key.shown, key.help) for key in self._keys if key.keys]))
+            yield Static(_table("Commands", [(spec.usage, spec.help) for spec in COMMANDS]))
+            yield Static(_table("Writing", list(WRITING)))
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+def _table(heading: str, rows: list[tuple[str, str]]) -> Content:
+    width = max(len(left) for left, _ in rows) + 2
+    lines = [
+        Content.assemble((left.ljust(width), "bold"), (right, "$text-muted"))
+        for left, right in rows
+    ]
+    return Content("\n").join([Content.styled(heading, "bold underline"), *lines, Content()])
