@@ -40,6 +40,7 @@ class DraftingRule:
         self._root_union = root_union
         self._max_rows = max_rows
         self._judged: tuple[CycleCost | None, bool] = (None, False)
+        self._surest: tuple[CycleCost, Step, float] | None = None
         self._tokens = 1.0
         self._ms = live.now.verify_ms(1, root_union)
         prior, deviations = np.array([0.0, 1.0]), np.array([0.2, 0.5])
@@ -70,11 +71,13 @@ class DraftingRule:
         """The chain that takes the least time a draft, by the tables that `may_draft` judged last,
         and the time of a plain cycle."""
         cost = self._judged[0] or self._live.now
-        plain_ms = cost.verify_ms(1, self._root_union)
-        lengths = range(1, min(LONGEST_CHAIN, self._max_rows - 1) + 1)
-        extra_ms = {n: self._chain_ms(cost, n, planning_ms) - plain_ms for n in lengths}
-        n = min(lengths, key=lambda n: extra_ms[n] / n)
-        return Step(extra_ms[n], float(n), n), plain_ms
+        if self._surest is None or self._surest[0] is not cost:
+            plain_ms = cost.verify_ms(1, self._root_union)
+            lengths = range(1, min(LONGEST_CHAIN, self._max_rows - 1) + 1)
+            extra_ms = {n: self._chain_ms(cost, n, planning_ms) - plain_ms for n in lengths}
+            n = min(lengths, key=lambda n: extra_ms[n] / n)
+            self._surest = (cost, Step(extra_ms[n], float(n), n), plain_ms)
+        return self._surest[1:]
 
     def goes_on(self, level: int, gain: float, ms: float) -> bool:
         """Whether to draft a level, the first one being 0.

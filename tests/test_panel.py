@@ -19,10 +19,11 @@ from specfit.app.widgets.acceptance_bars import AcceptanceBars, bar_of, depth_of
 from specfit.app.widgets.cycle_plot import CyclePlot, bars_of
 from specfit.app.widgets.draft_tree import DraftTreeView, drawing, fitted, tree_lines, visible
 from specfit.app.widgets.expert_strip import ExpertStrip
-from specfit.app.widgets.meters import GIB, Memory, Meters, host_memory
+from specfit.app.widgets.meters import GIB, Memory, Meters, all_memory, host_memory
 from specfit.app.widgets.panel import Panel
 from specfit.app.widgets.status_line import StatusLine, status
 from specfit.backend import CycleMeans, CycleReport, Engine, Report, Sampling, Spec
+from specfit.backend.devices import DeviceMemory
 from specfit.backend.view import CycleView
 from specfit.planner import Reason, Step
 
@@ -368,6 +369,12 @@ class TestMeters:
             assert "5.0/16 GiB, 2.0 here" in screen
             assert "VRAM ████████░░ 6.0/8 GiB" in screen
             assert "60 of 4096 tokens" in screen
+
+    def test_gpus_are_named_apart(self, monkeypatch):
+        gpu = DeviceMemory("CUDA0", 6 * GIB, 8 * GIB)
+        for gpus, names in (([], []), ([gpu], ["VRAM"]), ([gpu, gpu], ["VR0", "VR1"])):
+            monkeypatch.setattr("specfit.backend.devices.gpu_memory", lambda gpus=gpus: gpus)
+            assert [memory.name for memory in all_memory()] == ["RAM", *names]
 
     def test_the_host_tells_its_memory(self):
         (ram,) = host_memory()

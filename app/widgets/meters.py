@@ -33,6 +33,16 @@ def host_memory() -> list[Memory]:
     return [Memory("RAM", memory.total - memory.available, memory.total, ours)]
 
 
+def all_memory() -> list[Memory]:
+    """The host's and the GPUs'; only once an engine is loaded, whose libraries it asks."""
+    from specfit.backend.devices import gpu_memory
+
+    gpus = gpu_memory()
+    names = ["VRAM"] if len(gpus) == 1 else [f"VR{i}" for i in range(len(gpus))]
+    devices = zip(names, gpus, strict=True)
+    return host_memory() + [Memory(name, gpu.used, gpu.total) for name, gpu in devices]
+
+
 class Meters(Widget):
     """Asks `sample` for the memory every other second, in a thread, while it is on the screen."""
 
