@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,15 @@ from textual.app import App, SystemCommand
 from textual.screen import ModalScreen, Screen
 
 from . import attachments, clipboard
-from .chat_setup import Setup, chosen, kept_parameters
+from .chat_setup import Setup, chosen
 from .commands import COMMANDS, Command, parse
-from .entry import AppError, about
+from .entry import AppError
 from .jobs import AnswerJob
 from .loops import LoopDetector
 from .options import ModelChoice
 from .parameters import Parameters
 from .settings import change_setting
 from .stats import statistics
-from .store import StoreError, from_json, to_json, to_markdown
 from .widgets.answer import Answer
 from .widgets.composer import Composer
 from .widgets.conversation import Conversation
@@ -31,6 +30,9 @@ from .widgets.status_line import StatusLine
 from .widgets.user_message import UserMessage
 
 if TYPE_CHECKING:
+    from textual.actions import ActionParseResult
+    from textual.dom import DOMNode
+
     from specfit.backend import Engine, Report
 
     from .widgets.model_picker import Choice
@@ -78,6 +80,19 @@ class ChatActions(App[None]):
         """Under a screen that asks something, keys are that screen's."""
         return action in ("interrupt", "quit") or not isinstance(self.screen, ModalScreen)
 
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """As Textual's; what a key cannot do is told."""
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except AppError as error:
+            self.complain(error)
+            return True
+
     # What the app adds
 
     async def begin_answer(self) -> None:
@@ -124,7 +139,7 @@ class ChatActions(App[None]):
         try:
             await self.obey(text)
         except AppError as error:
-            self._complain(error)
+            self.complain(error)
 
     # Answers
 
@@ -138,7 +153,7 @@ class ChatActions(App[None]):
 
     async def action_regenerate(self) -> None:
         """Answers the last question, or that of the selected answer, once more."""
-        if self._busy():
+        if self.busy():
             return
         selected = self.conversation.selected
         of = selected.message_id if isinstance(selected, Answer) else None
@@ -163,7 +178,7 @@ class ChatActions(App[None]):
     async def action_switch_branch(self, step: int) -> None:
         """Shows the version before or after of the selected message, else of the last that has
         some."""
-        if self._busy():
+        if self.busy():
             return
         selected = self.conversation.selected
         widgets = [selected] if selected is not None else reversed(self.conversation.messages)
@@ -192,56 +207,11 @@ class ChatActions(App[None]):
                     return
         raise AppError("/branch: no message has other versions")
 
-    # Conversations
-
-    async def action_new_chat(self) -> None:
-        """Begins a new conversation, which has the whole context to itself."""
-        if self._busy():
-            return
-        self.session.new(self.session.system)
-        self.last_report, self.dropped = None, 0
-        await self.show_conversation()
-
-    async def action_import(self, file: str) -> None:
-        """Reads a conversation from a file and opens it."""
-        if self._busy():
-            return
-        if self.session.store is None:
-            raise AppError("/import: conversations of this window are not kept")
-        path = Path(file).expanduser()
-        with about(path):
-            text = path.read_text(encoding="utf-8", errors="replace")
-        try:
-            await self._open(from_json(self.session.store, text))
-        except StoreError as error:
-            raise AppError(f"{path}: {error}") from error
-
-    async def action_export(self, file: str = "") -> None:
-        """Writes the conversation: Markdown as it is shown, JSON with all branches."""
-        path = Path(file).expanduser() if file else _free(Path(f"{_slug(self.session.title)}.md"))
-        if path.suffix not in (".md", ".json"):
-            raise AppError("/export: the file's name must end in .md or .json")
-        if file and path.exists():
-            raise AppError(f"/export: {path} is there already")
-        if path.suffix == ".json":
-            text = to_json(self.session.current)
-        else:
-            text = to_markdown(self.session.title or "Conversation", self.session.path)
-        with about(path):
-            path.write_text(text, encoding="utf-8")
-        self.notify(f"Written to {path}", timeout=4, markup=False)
-
-    async def _open(self, conversation: int, message: int | None = None) -> None:
-        self.session.open(conversation, message)
-        self.parameters = kept_parameters(self.session, self.parameters)
-        self.last_report, self.dropped = None, 0
-        await self.show_conversation()
-
     # Model and parameters
 
     async def action_model(self, path: str = "") -> None:
         """Chooses another model; the conversation goes on with it."""
-        if self._busy():
+        if self.busy():
             return
         from .widgets.model_picker import Choice, ModelPicker
 
@@ -252,7 +222,7 @@ class ChatActions(App[None]):
         self.push_screen(picker, self._choose_model)
 
     def _choose_model(self, choice: Choice | None) -> None:
-        if choice is not None and not self._busy():
+        if choice is not None and not self.busy():
             self.run_worker(self._switch_model(chosen(self.wanted, choice)))
 
     async def _switch_model(self, model: ModelChoice) -> None:
@@ -288,7 +258,7 @@ class ChatActions(App[None]):
 
     def action_system(self, text: str = "") -> None:
         """Sets the system prompt, or lets the user choose one."""
-        if self._busy():
+        if self.busy():
             return
         if text:
             self._set_system(text)
@@ -298,11 +268,17 @@ class ChatActions(App[None]):
         self.push_screen(SystemPromptScreen(self.session.system), self._set_system)
 
     def _set_system(self, text: str | None) -> None:
-        if text is not None and not self._busy():
+        if text is not None and not self.busy():
             self.session.set_system(text)
             self.notify("The system prompt is set." if text else "No system prompt.", timeout=2)
 
     # What is shown
+
+    def action_help(self) -> None:
+        """Shows keys and commands."""
+        from .widgets.help_screen import HelpScreen
+
+        self.push_screen(HelpScreen(self.keys))
 
     def action_panel(self) -> None:
         """Shows or hides what speculation does."""
@@ -404,7 +380,7 @@ class ChatActions(App[None]):
             meta["acceptance_length"] = round(report.means.mean_acceptance_length, 3)
         return meta
 
-    def _busy(self) -> bool:
+    def busy(self) -> bool:
         if self.engine is not None and self.exchange is None:
             return False
         self.notify(BUSY, timeout=2)
@@ -416,19 +392,5 @@ class ChatActions(App[None]):
         answers = [w for w in self.conversation.messages if isinstance(w, Answer)]
         return answers[-1] if answers else None
 
-    def _complain(self, error: Exception) -> None:
+    def complain(self, error: Exception) -> None:
         self.notify(str(error), severity="error", timeout=6, markup=False)
-
-
-def _slug(title: str) -> str:
-    words = "".join(c if c.isalnum() else " " for c in title).split()
-    return "-".join(words)[:60] or "conversation"
-
-
-def _free(path: Path) -> Path:
-    """`path`, or with a number behind its stem where that is taken."""
-    taken, number = path, 1
-    while taken.exists():
-        number += 1
-        taken = path.with_stem(f"{path.stem}-{number}")
-    return taken

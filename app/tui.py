@@ -2,7 +2,7 @@
 
 All inference runs in threads (`jobs`); a timer looks at the running job and moves what it has to
 the screen, so the event loop never waits and the screen changes no more often than eyes can see.
-What keys and commands do is in `chat_actions`.
+What keys and commands do is in `chat_actions` and `chat_conversations`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from textual.containers import Horizontal
 from textual.timer import Timer
 
 from . import attachments, thinking
-from .chat_actions import ChatActions, Exchange
+from .chat_actions import Exchange
+from .chat_conversations import ConversationActions
 from .chat_setup import Setup
 from .entry import AppError
 from .jobs import AnswerJob, LoadJob
@@ -49,7 +50,7 @@ ROOM_FOR_ANSWER = 1 / 4
 LOOPING = "stopped: it repeats itself"
 
 
-class ChatApp(ChatActions):
+class ChatApp(ConversationActions):
     """The chat. After `run`, `load_error` is why the model could not be loaded, if so."""
 
     TITLE = "SpecFit"
