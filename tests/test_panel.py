@@ -1,4 +1,4 @@
-"""Speculation, visible: the status line and the side panel, alone and fed by a real engine."""
+"""The side panel that shows speculation, alone and fed by a real engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from specfit.app.widgets.draft_tree import DraftTreeView, drawing, fitted, tree_
 from specfit.app.widgets.expert_strip import ExpertStrip
 from specfit.app.widgets.meters import GIB, Memory, Meters, all_memory, host_memory
 from specfit.app.widgets.panel import Panel
-from specfit.app.widgets.status_line import StatusLine, status
 from specfit.backend import CycleMeans, CycleReport, Engine, Report, Sampling, Spec
 from specfit.backend.devices import DeviceMemory
 from specfit.backend.view import CycleView
@@ -84,13 +83,11 @@ class Stage(App[None]):
     def __init__(self) -> None:
         super().__init__()
         self.panel = Panel()
-        self.status = StatusLine("specfit")
 
     def compose(self) -> ComposeResult:
         with Horizontal():
             yield Static("the conversation")
             yield self.panel
-        yield self.status
 
 
 @asynccontextmanager
@@ -381,44 +378,3 @@ class TestMeters:
         assert ram.ours is not None
         assert 0 < ram.ours < ram.total
         assert 0 < ram.used < ram.total
-
-
-class TestTheStatusLine:
-    WHY = "2 drafts: a third would cost 9 ms for 0.2 tokens"
-
-    def test_has_everything_where_there_is_room(self):
-        line = status(report(), "specfit", self.WHY, 120)
-        assert line == (
-            "specfit · 39.0 tok/s · acceptance length 2.10 · rows 3.1 · union 14.2 · " + self.WHY
-        )
-
-    def test_drops_the_least_important_first_and_never_the_reason(self):
-        lengths = []
-        for width in range(130, 60, -1):
-            line = status(report(), "specfit", self.WHY, width)
-            assert cell_len(line) <= max(width, len("39.0 tok/s · " + self.WHY))
-            assert "tok/s" in line
-            assert line.endswith(self.WHY)
-            lengths.append(len(line))
-        assert lengths == sorted(lengths, reverse=True)
-        at_80 = status(report(), "specfit", self.WHY, 78)
-        assert at_80 == "39.0 tok/s · length 2.10 · " + self.WHY
-
-    def test_a_dense_model_has_no_union(self):
-        assert "union" not in status(report(union=0.0), "specfit", "", 120)
-
-    async def test_fits_80_columns_and_follows_a_resize(self):
-        async with stage((80, 24)) as (app, pilot):
-            app.status.show(report(), "specfit", self.WHY)
-            await pilot.pause()
-            assert self.WHY in lines_of(app)[-1]
-            await pilot.resize_terminal(140, 24)
-            await settled(pilot)
-            assert "union 14.2" in lines_of(app)[-1]
-
-    async def test_a_reason_stays_long_enough_to_be_read(self):
-        async with stage((80, 24)) as (app, pilot):
-            app.status.show(report(), "specfit", self.WHY)
-            app.status.show(report(), "specfit", "1 draft: another")
-            await pilot.pause()
-            assert self.WHY in lines_of(app)[-1]
