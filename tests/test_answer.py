@@ -154,6 +154,40 @@ async def test_pieces_of_characters_never_break(size):
         assert answer.text == text
 
 
+PARTS = (
+    "# Title\n\nOne\ntwo\n\nSetext\n---\n\n- a\n- b\n\n  loose\n\n> quote\n\n"
+    "```py\nx = 1\n```\n\n1. x\n2. y\n\n***\n"
+)
+
+
+def looks(answer: Answer) -> list[tuple[object, ...]]:
+    blocks = answer.query("MarkdownBlock")
+    return [(type(block), block.name, str(block._content)) for block in blocks]
+
+
+@pytest.mark.parametrize("step", [1, 7, 60])
+@pytest.mark.parametrize(
+    ("text", "rebuilt"),
+    [
+        (PARTS, False),
+        (PARTS + "End [link].\n\n[link]: http://x.org\n", True),
+        (PARTS + "| a | b |\n|---|---|\n| 1 | 2 |\n", True),
+    ],
+)
+async def test_a_streamed_answer_ends_as_if_read_at_once(text, rebuilt, step):
+    answer, whole = Answer(), Answer(text, "complete")
+    async with room(answer, whole) as pilot:
+        for i in range(0, len(text), step):
+            await answer.append(text[i : i + step])
+            await asyncio.sleep(0.002)
+        await pilot.pause()
+        first = answer.query_one(Markdown).children[0]
+        await answer.finish("complete")
+        await pilot.pause()
+        assert looks(answer) == looks(whole)
+        assert (answer.query_one(Markdown).children[0] is not first) == rebuilt
+
+
 async def test_drafted_text_is_underlined_on_demand():
     answer = Answer(opened=True)
     async with room(answer) as pilot:

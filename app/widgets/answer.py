@@ -12,7 +12,7 @@ from textual.widgets.markdown import MarkdownStream
 
 from ..plain_text import shown
 from ..thinking import OPENED, Split, ThinkingSplitter, split, stripped
-from . import markdown
+from .markdown import StreamedMarkdown, code_blocks
 from .thinking_block import ThinkingBlock
 
 CRASHED = "cut off: the program ended in the middle of it"
@@ -71,7 +71,7 @@ class Answer(Vertical):
         """
         super().__init__()
         parts = split(text)
-        self._markdown = Markdown(shown(parts.answer) or None, parser_factory=markdown.parser)
+        self._markdown = StreamedMarkdown(shown(parts.answer))
         self._mark = Static("", classes="mark", markup=False)
         self._stream: MarkdownStream | None = None
         self._splitter = ThinkingSplitter(opened=opened)
@@ -106,7 +106,7 @@ class Answer(Vertical):
 
     @property
     def code_blocks(self) -> list[str]:
-        return markdown.code_blocks(self.written)
+        return code_blocks(self.written)
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
@@ -133,7 +133,7 @@ class Answer(Vertical):
     async def finish(self, status: str, note: str = "") -> None:
         """Ends the answer and says so where it did not end by itself, in `note` or in our words.
 
-        The whole text is set anew: what streamed in may have been read differently piece by piece.
+        What streamed in may have been read differently piece by piece; the whole is put right.
         """
         self.status = status
         if self.text:
@@ -143,7 +143,7 @@ class Answer(Vertical):
         if self._stream is not None:
             await self._stream.stop()
             self._stream = None
-            await self._markdown.update(shown(self.written))
+            await self._markdown.settle(shown(self.written))
         if self._drafted is not None:
             self._drafted.update(self._marked())
         self._remark(note or MARKS.get(status, ""))

@@ -14,7 +14,7 @@ from textual.widgets import Markdown, Static
 from textual.widgets.markdown import MarkdownStream
 
 from ..plain_text import shown
-from .markdown import parser
+from .markdown import StreamedMarkdown
 
 
 class ThinkingTitle(Static, can_focus=True):
@@ -73,7 +73,7 @@ class ThinkingBlock(Vertical):
         self._clock = clock
         self._begun = clock() if running else None
         self._title = ThinkingTitle(markup=False)
-        self._markdown: Markdown | None = None  # made when it is first unfolded
+        self._markdown: StreamedMarkdown | None = None  # made when it is first unfolded
         self._stream: MarkdownStream | None = None
         self._written = 0  # characters of `text` that the Markdown has
 
@@ -103,7 +103,7 @@ class ThinkingBlock(Vertical):
         """Unfolds or folds it."""
         if self._markdown is None:
             self._written = len(self.text)
-            self._markdown = Markdown(shown(self.text), parser_factory=parser)
+            self._markdown = StreamedMarkdown(shown(self.text))
             await self.mount(self._markdown)
         else:
             self._markdown.display = not self._markdown.display
@@ -126,11 +126,11 @@ class ThinkingBlock(Vertical):
         await self._stream.write(shown(text))
 
     async def _end_stream(self) -> None:
-        """Sets the whole text anew, as it may have been read differently piece by piece."""
+        """Puts right what may have been read differently piece by piece."""
         if self._stream is not None and self._markdown is not None:
             stream, self._stream = self._stream, None
             await stream.stop()
-            await self._markdown.update(shown(self.text))
+            await self._markdown.settle(shown(self.text))
 
     def _entitle(self) -> None:
         sign = "▾" if self.unfolded else "▸"
