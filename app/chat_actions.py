@@ -372,8 +372,8 @@ class ChatActions(App[None]):
             meta["model"] = self.engine.description.split(",")[0]
         if exchange.answer.thought_s is not None:
             meta["thought_s"] = round(exchange.answer.thought_s, 1)
-        if exchange.job.drafted_spans:
-            meta["drafted"] = exchange.job.drafted_spans
+        if exchange.answer.spans:
+            meta["drafted"] = exchange.answer.spans
         if report is not None:
             meta["tokens"] = report.completion_tokens
             meta["tokens_per_second"] = round(report.tokens_per_second, 2)

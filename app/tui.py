@@ -34,6 +34,7 @@ from .widgets.answer import Answer
 from .widgets.composer import Composer
 from .widgets.conversation import Conversation
 from .widgets.loading_view import LoadingView
+from .widgets.meters import all_memory
 from .widgets.note import Note
 from .widgets.panel import Panel
 from .widgets.status_line import StatusLine
@@ -124,6 +125,7 @@ class ChatApp(ConversationActions):
         await view.remove()
         self.query_one(Horizontal).display = self.conversation.display = True
         self.panel.clear(drafts=job.engine.drafts)
+        self.panel.meters.sample = all_memory
         await self.show_conversation()
 
     async def _go_on_without(self, job: LoadJob) -> None:

@@ -17,6 +17,7 @@ from specfit.app.options import ModelChoice
 from specfit.app.parameters import Parameters
 from specfit.app.session import Session
 from specfit.app.settings import read_settings, settings_path
+from specfit.app.store import Store
 from specfit.app.tui import ChatApp
 from specfit.app.widgets.answer import Answer
 from specfit.app.widgets.composer import Composer
@@ -42,11 +43,16 @@ def app_of(load, *, spec: str = "off", max_tokens: int | None = None, store=None
 
 @asynccontextmanager
 async def chat(
-    engine: Engine, *, spec: str = "off", max_tokens: int | None = None, size=(100, 30)
+    engine: Engine,
+    *,
+    spec: str = "off",
+    max_tokens: int | None = None,
+    size=(100, 30),
+    store: Store | None = None,
 ) -> AsyncIterator[Pilot[None]]:
     """A chat whose model has loaded."""
     engine.forget()
-    app = app_of(lambda _model, _progress: engine, spec=spec, max_tokens=max_tokens)
+    app = app_of(lambda _model, _progress: engine, spec=spec, max_tokens=max_tokens, store=store)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.engine is not None and len(app.query(Note)) > 0)
         yield pilot
