@@ -294,6 +294,9 @@ class ChatApp(ConversationActions):
         ]
         path = [one for one in self.session.path if one.role != "system"]
         await self.conversation.show([*notes, *(partial(self._widget, one) for one in path)])
+        if self.drafted_shown:
+            for widget in self.conversation.query(Answer):
+                await widget.show_drafted(True)
 
     def _widget(self, message: Message) -> UserMessage | Answer:
         widget: UserMessage | Answer

@@ -318,3 +318,24 @@ class TestCosts:
     def test_an_unknown_profile_is_refused_with_the_known_ones(self) -> None:
         with pytest.raises(SpecfitError, match="cpu-experts"):
             load_profile("nonsense", np.ones(1), 64)
+
+
+THINKING_TEMPLATE = (
+    b"{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    b"{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n"
+    b"{% elif enable_thinking is defined %}<think>\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(("thinking", "opens"), [(None, False), (False, False), (True, True)])
+def test_the_chat_template_is_told_whether_to_think(
+    bundled_engine: Engine, monkeypatch: pytest.MonkeyPatch, thinking: bool | None, opens: bool
+) -> None:
+    monkeypatch.setattr(
+        "llama_cpp.llama_cpp.llama_model_chat_template", lambda *_: THINKING_TEMPLATE
+    )
+    messages = [{"role": "user", "content": "What is tea?"}]
+    generation = bundled_engine.generate(messages, max_tokens=1, thinking=thinking)
+    assert generation.opens_thinking is opens
+    prompt = bundled_engine.prompt_tokens(messages)
+    assert (bundled_engine.prompt(messages, thinking).tokens == prompt) is (thinking is None)
