@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ _SHARD = 60_000
 # The first voice is that of use; answers at a low temperature are what the head meets when greedy.
 _ANSWERING = (Voice(0.7, 160), Voice(0.2, 160))
 _CLEANERS_AT_MOST = 14
+_LEAST_ANSWERS = 48
 
 
 @dataclass(frozen=True)
@@ -291,7 +292,10 @@ def _answers(
         tokens[row, : len(script)] = script
     prefix = tokenizer.encode(vocabulary.START_OF_TURN).ids
     decoder = _decoder(run, run.made(model), tokens, voices, prefix)
-    return conversations(decoder.run(seconds))
+    found = conversations(decoder.run(seconds))
+    while len(found) < _LEAST_ANSWERS:  # a slow machine, or a model that does not come to an end
+        found += conversations(decoder.run(seconds))
+    return found
 
 
 def _decoder(
@@ -330,7 +334,10 @@ def pool_size() -> int:
     return min(_CLEANERS_AT_MOST, max(1, cores - 1))
 
 
-def _cleaners() -> ProcessPoolExecutor:
+def _cleaners() -> Executor:
+    """Processes, or where there is a core for one alone, a thread, which needs no start."""
+    if pool_size() == 1:
+        return ThreadPoolExecutor(1)
     return ProcessPoolExecutor(pool_size(), mp_context=multiprocessing.get_context("spawn"))
 
 
