@@ -55,6 +55,8 @@ def chat(
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
 
     if prompt is None and has_terminal:
+        if not sys.stderr.isatty():
+            raise AppError("the chat draws on stderr, which goes elsewhere; leave 2> out")
         from .chat_setup import set_up
         from .parameters import Parameters
         from .settings import read_settings, settings_path

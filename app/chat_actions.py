@@ -16,15 +16,13 @@ from .chat_setup import Setup, chosen
 from .commands import COMMANDS, Command, parse
 from .entry import AppError
 from .jobs import AnswerJob
+from .keys import KEYS
 from .loops import LoopDetector
 from .options import ModelChoice
 from .parameters import Parameters
-from .settings import change_setting
-from .stats import statistics
 from .widgets.answer import Answer
 from .widgets.composer import Composer
 from .widgets.conversation import Conversation
-from .widgets.note import Note
 from .widgets.panel import Panel
 from .widgets.status_line import StatusLine
 from .widgets.user_message import UserMessage
@@ -39,6 +37,11 @@ if TYPE_CHECKING:
 
 LEAVE_WITHIN_S = 1.0
 BUSY = "Not while the model is busy; Esc stops it."
+# A lower terminal has no room for the palette's list.
+PALETTE_ROWS = 10
+# One that is closed takes a moment to be gone, and Textual bears no two.
+PALETTE_EVERY_S = 0.5
+_OF_THE_CHAT = {key.action.partition("(")[0] for key in KEYS} - {"interrupt"}
 
 
 @dataclass
@@ -75,10 +78,12 @@ class ChatActions(App[None]):
         self.dropped = 0
         self.drafted_shown = bool(setup.settings.colour_drafts)
         self._last_interrupt = float("-inf")
+        self._palette_at = float("-inf")
+        self._warned = False  # that not everything is saved
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Under a screen that asks something, keys are that screen's."""
-        return action in ("interrupt", "quit") or not isinstance(self.screen, ModalScreen)
+        """Under a screen that asks something, keys are that screen's, except for leaving."""
+        return action not in _OF_THE_CHAT or not isinstance(self.screen, ModalScreen)
 
     async def run_action(
         self,
@@ -103,6 +108,14 @@ class ChatActions(App[None]):
 
     def begin_loading(self, model: ModelChoice) -> None:
         raise NotImplementedError
+
+    def forget_figures(self) -> None:
+        """Of another conversation, or another model."""
+        self.last_report, self.dropped = None, 0
+        self.status.clear(self.parameters.spec)
+        if self.engine is not None:
+            self.panel.clear(drafts=self.engine.drafts)
+            self.panel.meters.show_context(0, self.engine.ctx)
 
     # Commands
 
@@ -248,13 +261,19 @@ class ChatActions(App[None]):
 
     def action_think(self) -> None:
         """Has the model think before it answers, if it can."""
+        self._expect_thinking()
         self._set_parameters(replace(self.parameters, thinking=True))
         self.notify("It thinks before it answers.", timeout=2)
 
     def action_no_think(self) -> None:
         """Has it answer without thinking."""
+        self._expect_thinking()
         self._set_parameters(replace(self.parameters, thinking=False))
         self.notify("It answers without thinking.", timeout=2)
+
+    def _expect_thinking(self) -> None:
+        if self.engine is not None and not self.engine.model.knows_thinking:
+            raise AppError("this model's chat template knows nothing of thinking")
 
     def action_system(self, text: str = "") -> None:
         """Sets the system prompt, or lets the user choose one."""
@@ -272,78 +291,6 @@ class ChatActions(App[None]):
             self.session.set_system(text)
             self.notify("The system prompt is set." if text else "No system prompt.", timeout=2)
 
-    # What is shown
-
-    def action_help(self) -> None:
-        """Shows keys and commands."""
-        from .widgets.help_screen import HelpScreen
-
-        self.push_screen(HelpScreen(self.keys))
-
-    def action_panel(self) -> None:
-        """Shows or hides what speculation does."""
-        self.panel.display = not self.panel.display
-
-    async def action_drafted(self) -> None:
-        """Marks the text that came from accepted drafts, or shows it as usual."""
-        self.drafted_shown = not self.drafted_shown
-        for widget in self.conversation.messages:
-            if isinstance(widget, Answer):
-                await widget.show_drafted(self.drafted_shown)
-
-    async def action_stats(self) -> None:
-        """Shows the numbers of the last answer."""
-        report = self.last_report
-        text = "No answer yet." if report is None else statistics(report, self.parameters.spec)
-        await self.conversation.add(Note(text))
-
-    async def action_theme(self, name: str = "") -> None:
-        """Chooses the colours, and keeps the choice."""
-        if not name:
-            self.search_themes()
-            return
-        if name not in self.available_themes:
-            raise AppError(f"/theme: there are {', '.join(sorted(self.available_themes))}")
-        self.theme = name
-        change_setting(self.setup.settings.path, "theme", name)
-
-    async def action_select_message(self, step: int) -> None:
-        await self.conversation.select(step)
-
-    async def action_fold(self) -> None:
-        """Unfolds or folds the thinking of the selected or last answer, or a long message."""
-        widget = self._selected_or_last_answer()
-        if isinstance(widget, Answer) and widget.thinking is not None:
-            await widget.thinking.toggle()
-        elif isinstance(widget, UserMessage):
-            widget.toggle()
-
-    async def action_copy(self, what: str = "") -> None:
-        """Copies the selected message or the last answer; with "code", its last code."""
-        if what not in ("", "code"):
-            raise AppError('/copy takes nothing behind it, or "code"')
-        if what:
-            await self.action_copy_code()
-            return
-        widget = self._selected_or_last_answer()
-        if widget is not None:
-            await clipboard.copy(self, widget.written)
-            self.notify("Copied.", timeout=2)
-
-    async def action_copy_code(self) -> None:
-        widget = self._selected_or_last_answer()
-        blocks = [] if widget is None else widget.code_blocks
-        if blocks:
-            await clipboard.copy(self, blocks[-1])
-        self.notify("Copied." if blocks else "There is no code in it.", timeout=2)
-
-    def action_scroll_conversation(self, pages: int) -> None:
-        """Scrolls a page up (-1) or down (1) while the keyboard stays with the input."""
-        if pages < 0:
-            self.conversation.scroll_page_up(animate=False)
-        else:
-            self.conversation.scroll_page_down(animate=False)
-
     # Leaving
 
     async def action_interrupt(self) -> None:
@@ -357,10 +304,27 @@ class ChatActions(App[None]):
         if self.exchange is not None:
             self.action_stop()
         elif time.monotonic() - self._last_interrupt < LEAVE_WITHIN_S:
-            self.exit()
+            await self.action_quit()
         else:
             self._last_interrupt = time.monotonic()
             self.notify("Press Ctrl+C again to leave.", timeout=LEAVE_WITHIN_S)
+
+    async def action_quit(self) -> None:
+        """Leaves; where something could not be saved, at the second time."""
+        unsaved = None if self.exchange is not None else self.session.close()
+        if unsaved is not None and not self._warned:
+            self._warned = True
+            told = f"{unsaved}. What was said is not saved: /export it elsewhere, or leave again."
+            self.notify(told, severity="error", timeout=15, markup=False)
+            return
+        self.exit()
+
+    def action_command_palette(self) -> None:
+        if self.size.height < PALETTE_ROWS:
+            self.notify("The terminal is too low for it.", timeout=2)
+        elif time.monotonic() - self._palette_at > PALETTE_EVERY_S:
+            self._palette_at = time.monotonic()
+            super().action_command_palette()
 
     # Inside
 
@@ -385,12 +349,6 @@ class ChatActions(App[None]):
             return False
         self.notify(BUSY, timeout=2)
         return True
-
-    def _selected_or_last_answer(self) -> Answer | UserMessage | None:
-        if self.conversation.selected is not None:
-            return self.conversation.selected
-        answers = [w for w in self.conversation.messages if isinstance(w, Answer)]
-        return answers[-1] if answers else None
 
     def complain(self, error: Exception) -> None:
         self.notify(str(error), severity="error", timeout=6, markup=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .chat_actions import ChatActions
 from .chat_setup import kept_parameters
+from .chat_view import ViewActions
 from .entry import AppError, about
 from .store import Store, StoreError, from_json, to_json, to_markdown
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from .widgets.search_screen import Hit
 
 
-class ConversationActions(ChatActions):
+EVERY = 100_000
+
+
+class ConversationActions(ViewActions):
     """What there is to do with conversations as wholes."""
 
     async def action_new_chat(self) -> None:
@@ -22,7 +25,8 @@ class ConversationActions(ChatActions):
         if self.busy():
             return
         self.session.new(self.session.system)
-        self.last_report, self.dropped = None, 0
+        self.parameters = self.setup.parameters
+        self.forget_figures()
         await self.show_conversation()
 
     async def action_import(self, file: str) -> None:
@@ -32,10 +36,15 @@ class ConversationActions(ChatActions):
         path = Path(file).expanduser()
         with about(path):
             text = path.read_text(encoding="utf-8", errors="replace")
+        store = self._store()
+        known = {one.id for one in store.conversations(limit=EVERY)}
         try:
-            await self._open(from_json(self._store(), text))
+            conversation = from_json(store, text)
+            await self._open(conversation)
         except StoreError as error:
             raise AppError(f"{path}: {error}") from error
+        told = "It was here already." if conversation in known else "It is kept here now."
+        self.notify(told, timeout=3)
 
     async def action_export(self, file: str = "") -> None:
         """Writes the conversation: Markdown as it is shown, JSON with all branches."""
@@ -54,8 +63,8 @@ class ConversationActions(ChatActions):
 
     async def _open(self, conversation: int, message: int | None = None) -> None:
         self.session.open(conversation, message)
-        self.parameters = kept_parameters(self.session, self.parameters)
-        self.last_report, self.dropped = None, 0
+        self.parameters = kept_parameters(self.session, self.setup.parameters)
+        self.forget_figures()
         await self.show_conversation()
 
     def action_open_conversation(self, words: str = "") -> None:
@@ -68,10 +77,10 @@ class ConversationActions(ChatActions):
 
         def delete(conversation: int) -> None:
             if conversation == self.session.conversation:
-                raise AppError("it is the one that is open; begin a new one first")
+                self.call_from_thread(self.session.new, self.session.system)
             store.delete(conversation)
 
-        screen = ConversationsScreen(lambda: store.conversations(limit=10_000), delete, words=words)
+        screen = ConversationsScreen(lambda: store.conversations(limit=EVERY), delete, words=words)
         self.push_screen(screen, self._opened)
 
     def action_search(self, words: str = "") -> None:
@@ -85,6 +94,8 @@ class ConversationActions(ChatActions):
     def _opened(self, conversation: int | None) -> None:
         if conversation is not None:
             self.call_later(self._open_safely, conversation, None)
+        elif not self.session.path:  # the one that was open has been deleted
+            self.call_later(self.show_conversation)
 
     def _found(self, hit: Hit | None) -> None:
         if hit is not None:

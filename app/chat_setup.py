@@ -69,7 +69,10 @@ def set_up(
     assert store is not None
     session = Session(store, system or "")
     if resume is not None:
-        session.open(_found(store, resume).id)
+        try:
+            session.open(_found(store, resume).id)
+        except AppError as error:
+            raise AppError(". ".join([*store.notices, str(error)])) from error
         if system:
             session.set_system(system)
         parameters = kept_parameters(session, parameters)

@@ -2,7 +2,7 @@
 
 All inference runs in threads (`jobs`); a timer looks at the running job and moves what it has to
 the screen, so the event loop never waits and the screen changes no more often than eyes can see.
-What keys and commands do is in `chat_actions` and `chat_conversations`.
+What keys and commands do is in `chat_actions`, `chat_view` and `chat_conversations`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 from textual.binding import BindingsMap
 from textual.containers import Horizontal
-from textual.timer import Timer
 
 from . import attachments, thinking
 from .chat_actions import Exchange
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from specfit.backend import Engine, Generation
 
 UPDATES_PER_S = 25
-COUNTED_AFTER_S = 0.3
 TERMINATED = 128 + signal.SIGTERM
 # Of the context, what the oldest turns are left out for: room for an answer.
 ROOM_FOR_ANSWER = 1 / 4
@@ -55,6 +53,27 @@ class ChatApp(ConversationActions):
     """The chat. After `run`, `load_error` is why the model could not be loaded, if so."""
 
     TITLE = "SpecFit"
+    # Toasts above the conversation, where they hide neither the input nor the newest text.
+    CSS = """
+    ToastRack {
+        dock: top;
+        align: right top;
+        margin: 0;
+    }
+    Toast {
+        margin: 0;
+        padding: 0 1;
+    }
+    .-low StatusLine {
+        display: none;
+    }
+    .-low Composer {
+        min-height: 1;
+        max-height: 2;
+        border: none;
+    }
+    """
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (8, "-high")]  # noqa: RUF012 -- as Textual has it
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -63,7 +82,6 @@ class ChatApp(ConversationActions):
             raise setup.settings.wrong("theme", "there is no such theme")
         self._bindings = BindingsMap.merge([self._bindings, BindingsMap(bindings(self.keys))])
         self._load_job = self._loading(setup.model)
-        self._counting: Timer | None = None
 
     def compose(self) -> ComposeResult:
         self.conversation = Conversation()
@@ -124,7 +142,7 @@ class ChatApp(ConversationActions):
         self.loaded = self.wanted
         await view.remove()
         self.query_one(Horizontal).display = self.conversation.display = True
-        self.panel.clear(drafts=job.engine.drafts)
+        self.forget_figures()
         self.panel.meters.sample = all_memory
         await self.show_conversation()
 
@@ -154,18 +172,20 @@ class ChatApp(ConversationActions):
     # Questions and answers
 
     async def on_composer_submitted(self, message: Composer.Submitted) -> None:
-        if self.engine is None or self.exchange is not None:
-            loading = "The model is still loading."
-            busy = "The answer is still coming; Esc stops it."
-            self.notify(loading if self.engine is None else busy, timeout=2)
-            self.composer.restore(message.text)
-            return
         try:
             if await self.obey(message.text):
                 return
             question = self.spoken(message.text)
         except AppError as error:
-            self.notify(str(error), severity="error", timeout=6, markup=False)
+            self.complain(error)
+            self.composer.restore(message.text)
+            if message.text.startswith("/"):
+                self.composer.select_all()
+            return
+        if self.engine is None or self.exchange is not None:
+            loading = "The model is still loading."
+            busy = "The answer is still coming; Esc stops it."
+            self.notify(loading if self.engine is None else busy, timeout=2)
             self.composer.restore(message.text)
             return
         await self._ask(question, message.editing)
@@ -204,19 +224,19 @@ class ChatApp(ConversationActions):
         room = engine.ctx - int(engine.ctx * ROOM_FOR_ANSWER)
         parameters = self.parameters
         messages, dropped = model_messages(path, thinking.stripped, engine.count_tokens, room)
-        if dropped != self.dropped:
-            self.dropped = dropped
-            if dropped:
-                turns = "turn is" if dropped == 1 else f"{dropped} turns are"
-                told = f"The context is full: the oldest {turns} no longer seen by the model."
-                self.call_from_thread(self.notify, told, timeout=8)
-        return engine.generate(
+        generation = engine.generate(
             messages=messages,
             sampling=parameters.over(engine.recommended_sampling),
             max_tokens=parameters.max_tokens,
             spec=Spec.parse(parameters.spec),
             thinking=parameters.thinking,
         )
+        if dropped > self.dropped:
+            turns = "turn is" if dropped == 1 else f"{dropped} turns are"
+            told = f"The context is full: the oldest {turns} no longer seen by the model."
+            self.call_from_thread(self.notify, told, timeout=8)
+        self.dropped = dropped
+        return generation
 
     async def _follow_answer(self, engine: Engine, exchange: Exchange) -> None:
         job = exchange.job
@@ -324,31 +344,6 @@ class ChatApp(ConversationActions):
             both = (keys_of(f"switch_branch({step})", self.keys) for step in (-1, 1))
             hint = " ".join(key_name(keys[0]) for keys in both if keys)
             widget.set_version(position, count, hint)
-
-    # The input's length
-
-    def on_text_area_changed(self, event: Composer.Changed) -> None:
-        if event.text_area is not self.composer:
-            return
-        if self._counting is not None:
-            self._counting.stop()
-        self._counting = self.set_timer(COUNTED_AFTER_S, self._count)
-
-    def _count(self) -> None:
-        engine, text = self.engine, self.composer.message
-        if engine is None or not text.strip():
-            self.composer.show_counter("")
-            return
-        used = 0
-        if self.last_report is not None:
-            used = self.last_report.prompt_tokens + self.last_report.completion_tokens
-
-        def count() -> None:
-            tokens = len(engine.model.tokenize(text, add_special=False, parse_special=False))
-            shown = f"{tokens:,} tokens · {used + tokens:,} of {engine.ctx:,}"
-            self.call_from_thread(self.composer.show_counter, shown)
-
-        self.run_worker(count, thread=True, exclusive=True, group="count")
 
 
 def run_chat(setup: Setup) -> int:

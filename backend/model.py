@@ -144,6 +144,11 @@ class Model:
         """Whether `token` ends a generation (EOS, end of turn …)."""
         return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
+    @property
+    def knows_thinking(self) -> bool:
+        """Whether the chat template asks `enable_thinking`."""
+        return b"enable_thinking" in (llama.llama_model_chat_template(self.handle, None) or b"")
+
     def prompt(self, messages: Sequence[Message], thinking: bool | None = None) -> Prompt:
         """The conversation as the model's own chat template writes it, ready to be answered.
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import time
 from pathlib import Path
 
 import pytest
 from test_chat_tui import answered, app_of, ask, chat, mark_of, press, until
 from textual.pilot import Pilot
 
+from specfit.app.keys import KEYS
 from specfit.app.parameters import Parameters
 from specfit.app.session import Session
 from specfit.app.store import Store
@@ -126,8 +129,6 @@ async def test_commands_do_what_they_say(bundled_engine, tmp_path):
         assert pilot.app.query_one(Panel).display
         await say(pilot, "/stats")
         assert "tok/s" in str(pilot.app.query(Note).last().render())
-        await say(pilot, "/think")
-        assert pilot.app.parameters.thinking is True
         await say(pilot, f"/export {tmp_path / 'tea.md'}")
         assert "What is tea?" in (tmp_path / "tea.md").read_text()
         await say(pilot, f"/export {tmp_path / 'tea.json'}")
@@ -230,3 +231,74 @@ async def test_any_terminal_holds_the_chat_and_its_panel(bundled_engine, size):
         await asyncio.sleep(0.4)
         assert answers(pilot)[0].text
         assert pilot.app.query_one(Panel).display
+
+
+async def test_tab_goes_through_the_fields_of_a_dialog(bundled_engine):
+    async with chat(bundled_engine) as pilot:
+        await press(pilot, "f3")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ParameterPanel))
+        first = pilot.app.focused
+        await press(pilot, "tab")
+        assert pilot.app.focused is not first
+        await press(pilot, "7")
+        assert "7" in pilot.app.focused.value
+
+
+async def test_leaving_with_something_unsaved_is_asked_about(bundled_engine, monkeypatch):
+    async with chat(bundled_engine, max_tokens=3) as pilot:
+        monkeypatch.setattr(pilot.app.session, "close", lambda: "the disk is full")
+        await say(pilot, "/quit")
+        assert not pilot.app._exit
+        await say(pilot, "/quit")
+        assert pilot.app._exit
+
+
+async def test_the_input_says_how_long_it_is_with_its_files(bundled_engine, tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("The tea is in the blue box.")
+    async with chat(bundled_engine) as pilot:
+        composer = pilot.app.query_one(Composer)
+        composer.insert(f"Where? @{notes} ")
+        await until(pilot, lambda: "tokens" in str(composer.border_title))
+        assert "27 B" in composer.border_title
+        assert "of 1,024" in composer.border_title
+
+
+async def test_a_model_that_cannot_think_is_not_told_to(bundled_engine):
+    async with chat(bundled_engine) as pilot:
+        notified = []
+        pilot.app.notify = lambda message, **_: notified.append(message)
+        await say(pilot, "/think")
+        assert "nothing of thinking" in notified[0]
+        assert pilot.app.parameters.thinking is None
+
+
+async def test_one_leaves_while_the_model_loads():
+    def load(_model, progress):
+        while progress(0.1):
+            time.sleep(0.01)
+        raise SpecfitError("loading was cancelled")
+
+    app = app_of(load)
+    async with app.run_test() as pilot:
+        await say(pilot, "/quit")
+        assert app._exit
+
+
+async def test_the_palette_needs_some_rows(bundled_engine):
+    async with chat(bundled_engine, size=(30, 4)) as pilot:
+        await press(pilot, "ctrl+p", "pageup", "pagedown")
+        assert not pilot.app.screen.is_modal
+
+
+async def test_no_keys_break_the_chat(bundled_engine):
+    """Keys at random: nothing but letters that are said, commands, and screens that come and go."""
+    keys = ["a", "/", "@", "space", "enter", "escape", "up", "down", "left", "tab", "backspace"]
+    keys += [k for key in KEYS for k in key.keys if key.action not in ("interrupt", "model")]
+    draw = random.Random(5)
+    async with chat(bundled_engine, max_tokens=3, size=(80, 24)) as pilot:
+        for _ in range(300):
+            pilot.app.simulate_key(draw.choice(keys))
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(0.3)
+        assert pilot.app._exception is None

@@ -45,6 +45,11 @@ class StatusLine(Static):
         self._shown = (report, mode, why)
         self.update(status(report, mode, why, self.content_size.width))
 
+    def clear(self, text: str) -> None:
+        """Shows `text` until there is a report."""
+        self._shown = None
+        self.update(text)
+
     def on_resize(self, _event: events.Resize) -> None:
         if self._shown is not None:
             self.show(*self._shown)
