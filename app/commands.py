@@ -72,7 +72,7 @@ def parse(text: str) -> Command | str:
     if spec is None:
         raise AppError(_unknown(name))
     if argument and not spec.arguments:
-        raise AppError(f"/{spec.name} takes nothing behind it; {_LITERAL}")
+        raise AppError(f"/{spec.name} takes nothing behind it")
     if not argument and spec.arguments and not spec.arguments.startswith("["):
         raise AppError(f"/{spec.name} needs something behind it: {spec.usage}")
     return Command(spec, argument)

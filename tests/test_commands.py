@@ -51,6 +51,12 @@ def test_a_wrong_command_is_one_sentence(text, sentence):
     assert "\n" not in str(refused.value)
 
 
+def test_nothing_behind_a_command_is_no_matter_of_slashes():
+    with pytest.raises(AppError) as refused:
+        parse("/params 1")
+    assert str(refused.value) == "/params takes nothing behind it"
+
+
 def test_every_command_can_be_called_and_is_explained():
     assert len({spec.name for spec in COMMANDS}) == len(COMMANDS)
     for spec in COMMANDS:
