@@ -11,13 +11,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .store import Gone, Locked, Message, OpenConversation, Store, StoreError, Tree
+from .store import (
+    Gone,
+    Locked,
+    Message,
+    OpenConversation,
+    ReadOnly,
+    Store,
+    StoreError,
+    Tree,
+)
 from .store.turns import ModelMessage, model_messages, system_of, title_of
 from .store.values import COMPLETE, GROWING, STOPPED
 
 SAVE_EVERY_S = 0.5
 SAVE_EVERY_CHARS = 200
-RETRY_S = 5.0
+RETRY_S = 2.0
+RETRY_PATIENCE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,7 @@ class Session:
     @property
     def is_saved(self) -> bool:
         """Whether the store has everything."""
-        return not self._behind and self._open.is_saved
+        return self._has_store(self._open) and not self._behind
 
     def branch(self, message: int) -> tuple[int, int]:
         """(2, 3): the second of three that follow the same message."""
@@ -237,7 +247,7 @@ class Session:
             raise StoreError("conversations are not kept")
         self._settle()
         self._save(force=True)
-        unsaved = (one for one in [*self._behind, self._open] if not one.is_saved)
+        unsaved = (one for one in [*self._behind, self._open] if not self._has_store(one))
         found = next((one for one in unsaved if one.row == conversation), None)
         found = found or OpenConversation.load(self.store, conversation, message)
         self._leave()
@@ -257,6 +267,13 @@ class Session:
         self._settle()
         self._save(force=True)
         return None if self.is_saved else self._trouble
+
+    def retry(self) -> None:
+        """Saves what could not be saved before; to be called about every second while not
+        `is_saved`. Waits for others no longer than RETRY_PATIENCE_S."""
+        if self.store is not None and (self._trouble is not None or not self.is_saved):
+            with self.store.hurried(RETRY_PATIENCE_S):
+                self._save()
 
     # For the engine
 
@@ -314,7 +331,7 @@ class Session:
             self.finish(STOPPED)
 
     def _leave(self) -> None:
-        if self.store is not None and not self._open.is_saved:
+        if self.store is not None and not self._has_store(self._open):
             self._behind.append(self._open)
 
     def _save(self, *, force: bool = False) -> None:
@@ -330,7 +347,12 @@ class Session:
             if isinstance(error, Locked) and not force and self._trouble is None:
                 return  # by another window that is writing: the next piece comes soon
             if self._trouble is None:
-                self._to_tell.append(f"{error}. The conversation goes on, unsaved as yet.")
+                goes_on = (
+                    ""
+                    if isinstance(error, ReadOnly)
+                    else " The conversation goes on, unsaved as yet."
+                )
+                self._to_tell.append(f"{error}.{goes_on}")
             self._trouble = str(error)
             self._retry_at = self._clock() + RETRY_S
             return
@@ -338,12 +360,20 @@ class Session:
             self._to_tell.append("Everything is saved again.")
         self._trouble, self._retry_at = None, float("-inf")
 
+    def _has_store(self, one: OpenConversation) -> bool:
+        """Whether the store has all of it."""
+        moved = self.store is not None and one.is_of_another_file(self.store)
+        return one.is_saved and not moved
+
     def _save_one(self, store: Store, one: OpenConversation) -> None:
-        if one.is_saved:
+        if self._has_store(one):
             return
+        reason = store.notices[-1] if one.is_of_another_file(store) else None
         try:
             one.save(store)
         except Gone as gone:
+            reason = str(gone)
             one.forget_rows()
             one.save(store)
-            self._to_tell.append(f"{gone}. What is open here has been saved anew.")
+        if reason is not None:
+            self._to_tell.append(f"{reason}. What is open here has been saved anew.")

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,68 @@ def test_growth_waits_quietly_for_a_store_that_is_locked(session, store, clock, 
     clock.now += 0.5
     session.grow("more")
     assert session.is_saved
+
+
+@pytest.fixture
+def locked(path, store, monkeypatch) -> Iterator[sqlite3.Connection]:
+    """Another program that holds the file, and patience that is soon at its end."""
+    monkeypatch.setattr("specfit.app.store.file.PATIENCE_MS", 50)
+    monkeypatch.setattr(store._file, "_patience_ms", 50)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    yield other
+    other.close()
+
+
+def test_what_was_said_while_the_store_was_locked_is_saved_by_trying_again(
+    session, store, clock, locked
+):
+    turn(session, "Hi", "One")
+    assert "locked" in (session.take_trouble() or "")
+    session.retry()
+    locked.execute("ROLLBACK")
+    session.retry()
+    assert not session.is_saved  # too early
+    clock.now += RETRY_S
+    session.retry()
+    assert session.is_saved
+    assert kept(session) == ["Hi", "One"]
+    assert session.take_trouble() == "Everything is saved again."
+    session.retry()
+    assert session.take_trouble() is None
+
+
+def test_trying_again_does_not_wait(session, store, clock, locked, monkeypatch):
+    session.ask("Hi")
+    monkeypatch.setattr("specfit.app.store.file.PATIENCE_MS", 3000)
+    monkeypatch.setattr(store._file, "_patience_ms", 3000)
+    for busy in (True, False):
+        if busy:
+            store._file._write_lock.acquire()
+        clock.now += RETRY_S
+        began = time.monotonic()
+        session.retry()
+        assert time.monotonic() - began < 0.3
+        if busy:
+            store._file._write_lock.release()
+    assert not session.is_saved
+
+
+def test_a_store_that_is_read_only_is_told_once(session, store, path, clock, monkeypatch):
+    turn(session, "Hi", "One")
+    monkeypatch.setattr("specfit.app.store.file._is_writable", lambda *_, **__: False)
+    store._file.read_only = True
+    turn(session, "And?", "Two")
+    trouble = session.take_trouble() or ""
+    assert trouble.endswith("is read-only: what is said now is not kept.")
+    clock.now += RETRY_S
+    session.retry()
+    assert session.take_trouble() is None
+    monkeypatch.undo()
+    clock.now += RETRY_S
+    session.retry()
+    assert session.take_trouble() == "Everything is saved again."
+    assert kept(session) == ["Hi", "One", "And?", "Two"]
 
 
 def test_a_conversation_that_could_not_be_saved_is_not_lost_by_leaving_it(session, store, clock):

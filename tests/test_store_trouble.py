@@ -13,6 +13,7 @@ import pytest
 from storecases import SAID, contents, python, question, talk
 
 from specfit.app.store import (
+    ReadOnly,
     Store,
     StoreError,
 )
@@ -100,9 +101,45 @@ def test_a_file_that_can_only_be_read_can_be_read(unprivileged):
     store = Store(path)
     assert contents(store, conversation) == list(SAID)
     assert store.search("rayleigh")
-    with pytest.raises(StoreError, match="can only be read"):
+    with pytest.raises(StoreError, match="is read-only"):
         store.add(conversation, question("Now?"))
     store.close()
+
+
+@pytest.mark.parametrize("file_mode", [0o600, 0o400])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_store_where_nothing_can_be_written_can_be_read(unprivileged, file_mode, killed):
+    path = unprivileged / "data" / "specfit.db"
+    store = Store(path)
+    conversation = talk(store, *SAID)
+    if killed:
+        for file in path.parent.iterdir():
+            shutil.copy(file, unprivileged / f"{file.name}.copy")
+    store.close()
+    if killed:
+        for file in unprivileged.glob("*.copy"):
+            file.rename(path.parent / file.stem)
+    path.chmod(file_mode)
+    path.parent.chmod(0o500)
+    store = Store(path)
+    try:
+        assert [one.id for one in store.conversations()] == [conversation]
+        assert contents(store, conversation) == list(SAID)
+        assert store.search("rayleigh")
+        if not killed:  # else the companions are there
+            assert store.read_only
+            with pytest.raises(ReadOnly, match="is read-only: what is said now is not kept"):
+                store.add(conversation, question("Now?"))
+        path.chmod(0o600)
+        path.parent.chmod(0o700)
+        store.add(conversation, question("Now?"))
+        assert not store.read_only
+    finally:
+        path.parent.chmod(0o700)
+    store.close()
+    later = Store(path)
+    assert len(later.conversations()) == 1
+    later.close()
 
 
 def test_a_folder_that_cannot_be_written_is_a_sentence(unprivileged):

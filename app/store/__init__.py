@@ -4,7 +4,7 @@ from .open_conversation import OpenConversation
 from .store import Store, default_path
 from .transfer import from_json, to_json, to_markdown
 from .tree import Tree
-from .values import Conversation, Gone, Hit, Locked, Message, StoreError
+from .values import Conversation, Gone, Hit, Locked, Message, ReadOnly, StoreError
 
 __all__ = [
     "Conversation",
@@ -13,6 +13,7 @@ __all__ = [
     "Locked",
     "Message",
     "OpenConversation",
+    "ReadOnly",
     "Store",
     "StoreError",
     "Tree",

@@ -15,8 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from threading import Lock
 
+from .rescue import bring_over
 from .schema import migrate
-from .values import Gone, Locked, StoreError
+from .values import Gone, Locked, ReadOnly, StoreError
 
 PATIENCE_MS = 3000
 # For growth, which comes again soon, and where the file has just been found locked.
@@ -41,13 +42,17 @@ _SENTENCES = {
 class StoreFile:
     """An open file; any thread may use it.
 
-    notices: what the user should be told of it, in sentences.
+    notices: what the user should be told of it, in sentences. generation: rises when another file
+    has taken its place. read_only: it was opened for reading, since more is not allowed.
     """
 
     def __init__(self, path: Path) -> None:
         """Raises StoreError if the file cannot be opened."""
         self.path = path
         self.notices: list[str] = []
+        self.generation = 0
+        self.read_only = False
+        self._deadline: float | None = None
         self._patience_ms = PATIENCE_MS
         self._identity: tuple[int, int] | None = None
         self._write_lock, self._read_lock = Lock(), Lock()
@@ -57,6 +62,15 @@ class StoreFile:
         with self._write_lock, self._read_lock:
             self._writer.close()
             self._reader.close()
+
+    @contextmanager
+    def hurried(self, seconds: float) -> Iterator[None]:
+        """Whatever any thread waits for is waited for no longer than until then."""
+        self._deadline = time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._deadline = None
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -72,11 +86,12 @@ class StoreFile:
 
         Raises Gone if the file was replaced; the next transaction is then in a new one.
         """
-        with self._in_sentences(), self._write_lock:
+        with self._in_sentences(), self._to_write():
             self._be_the_same_file()
+            self._be_writable()
             db = self._writer
             patience = self._patience_ms if patience_ms is None else patience_ms
-            db.execute(f"PRAGMA busy_timeout = {patience}")
+            db.execute(f"PRAGMA busy_timeout = {self._hurry_ms(patience)}")
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -90,11 +105,30 @@ class StoreFile:
             self._patience_ms = PATIENCE_MS
 
     @contextmanager
+    def _to_write(self) -> Iterator[None]:
+        hurry = -1 if self._deadline is None else self._hurry_ms(PATIENCE_MS) / 1000
+        if not self._write_lock.acquire(timeout=hurry):
+            raise Locked(f"{self.path}: it is being written")
+        try:
+            yield
+        finally:
+            self._write_lock.release()
+
+    def _hurry_ms(self, patience_ms: int) -> int:
+        if self._deadline is None:
+            return patience_ms
+        return max(0, min(patience_ms, int(1000 * (self._deadline - time.monotonic()))))
+
+    @contextmanager
     def _in_sentences(self) -> Iterator[None]:
         meant = self._identity
         try:
             yield
         except sqlite3.Error as error:
+            if is_damaged(error) and self.read_only:
+                raise StoreError(
+                    f"{_sentence(self.path, error)}, and it can only be read"
+                ) from error
             if is_damaged(error):
                 with self._write_lock, self._read_lock:
                     if self._identity == meant:  # no other thread was here before
@@ -124,19 +158,52 @@ class StoreFile:
         except OSError as error:
             self._identity = None
             raise StoreError(f"{self.path}: {error.strerror or error}") from error
-        self._writer = _connection(self.path)
         try:
-            _use_wal(self._writer)
-            migrate(self._writer)
-            self._reader = _connection(self.path)
-            self._reader.execute("PRAGMA query_only = ON")
+            self._connect_to(str(self.path))
+            self.read_only = not _is_writable(self.path, of_folder=False)
         except BaseException as error:
-            self._writer.close()
+            if isinstance(error, sqlite3.Error) and self._connect_read_only():
+                return
             if not (isinstance(error, sqlite3.Error) and is_damaged(error)):
                 self._identity = None  # the next transaction tries again
             if isinstance(error, StoreError):
                 raise StoreError(f"{self.path} {error}") from error
             raise
+
+    def _connect_to(self, uri: str) -> None:
+        """uri: a path, or a URI in SQLite's sense. Raises sqlite3.Error or StoreError."""
+        self._writer = _connection(uri, self._hurry_ms(PATIENCE_MS))
+        try:
+            _use_wal(self._writer, self._hurry_ms(PATIENCE_MS))
+            migrate(self._writer)
+            self._reader = _connection(uri, PATIENCE_MS)
+            self._reader.execute("PRAGMA query_only = ON")
+        except BaseException:
+            self._writer.close()
+            raise
+
+    def _connect_read_only(self) -> bool:
+        """Where SQLite may not make its companions of the file, such as on a DVD. A file that
+        nobody can change is read as it is, if not otherwise."""
+        if _is_writable(self.path):
+            return False
+        for how in ("mode=ro", "mode=ro&immutable=1"):
+            with suppress(sqlite3.Error, StoreError):
+                self._connect_to(f"{self.path.absolute().as_uri()}?{how}")
+                self.read_only = True
+                return True
+        return False
+
+    def _be_writable(self) -> None:
+        """Raises ReadOnly, as long as it is."""
+        if not self.read_only:
+            return
+        if not _is_writable(self.path):
+            raise ReadOnly(f"{self.path} is read-only: what is said now is not kept")
+        with self._read_lock:
+            self._writer.close()
+            self._reader.close()
+            self._open()
 
     def _begin_anew(self) -> None:
         """Moves a damaged file aside and opens a new one; both locks are held, or nobody knows us.
@@ -148,18 +215,21 @@ class StoreFile:
                 getattr(self, name).close()
         try:
             with _alone(self.path):
-                if _identity(self.path) == self._identity:
-                    kept = _move_aside(self.path)
-                    notice = f"{self.path} was damaged; it is kept as {kept.name}, and a new one"
-                else:
-                    notice = f"{self.path} was damaged and has been moved aside, and a new one"
+                is_ours = _identity(self.path) == self._identity
+                kept = _move_aside(self.path) if is_ours else None
             self._connect()
         except OSError as error:
+            self._identity = None
             raise StoreError(f"{self.path} is damaged: {error.strerror or error}") from error
         except sqlite3.Error as error:
             self._identity = None
             raise StoreError(_sentence(self.path, error)) from error
-        self.notices.append(f"{notice} was begun")
+        self.generation += 1
+        if kept is None:
+            self.notices.append(f"{self.path} was damaged; another window has begun a new one")
+            return
+        notice = f"{self.path} was damaged; it is kept as {kept.name}, and a new one was begun"
+        self.notices.append(f"{notice}; {_brought_over(bring_over(kept, self._writer))}")
 
     def _be_the_same_file(self) -> None:
         """Without this, all would be written to a file that has no name any more."""
@@ -169,7 +239,9 @@ class StoreFile:
             self._writer.close()
             self._reader.close()
             self._open()
-        raise Gone(f"{self.path} was deleted or replaced while it was open")
+        self.generation += 1
+        self.notices.append(f"{self.path} was deleted or replaced while it was open")
+        raise Gone(self.notices[-1])
 
 
 def is_damaged(error: sqlite3.Error) -> bool:
@@ -185,21 +257,32 @@ def _sentence(path: Path, error: sqlite3.Error) -> str:
     return f"{path}: {_SENTENCES.get(_code(error), str(error))}"
 
 
-def _connection(path: Path) -> sqlite3.Connection:
+def _brought_over(conversations: int) -> str:
+    if not conversations:
+        return "no conversation could be read"
+    number = "1 conversation was" if conversations == 1 else f"{conversations} conversations were"
+    return f"{number} brought over, as far as still readable"
+
+
+def _connection(uri: str, patience_ms: int) -> sqlite3.Connection:
     db = sqlite3.connect(
-        path, timeout=PATIENCE_MS / 1000, isolation_level=None, check_same_thread=False
+        uri,
+        timeout=patience_ms / 1000,
+        isolation_level=None,
+        check_same_thread=False,
+        uri=uri.startswith("file:"),
     )
     db.text_factory = lambda data: data.decode("utf-8", "replace")
     db.execute("PRAGMA foreign_keys = ON")
     return db
 
 
-def _use_wal(db: sqlite3.Connection) -> None:
+def _use_wal(db: sqlite3.Connection, patience_ms: int) -> None:
     """Readers and a writer side by side; file systems that lack what it needs go on without.
 
     SQLite does not wait for another window that is doing the same at this moment.
     """
-    deadline = time.monotonic() + PATIENCE_MS / 1000
+    deadline = time.monotonic() + patience_ms / 1000
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL")
@@ -210,6 +293,12 @@ def _use_wal(db: sqlite3.Connection) -> None:
             if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
         time.sleep(RETRY_S)
+
+
+def _is_writable(path: Path, *, of_folder: bool = True) -> bool:
+    """of_folder: whether its folder has to be, too."""
+    paths = (path, path.parent) if of_folder else (path,)
+    return all(os.access(one, os.W_OK, effective_ids=True) for one in paths)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .store import Store
 from .tree import Tree
-from .values import GROWING, Meta
+from .values import GROWING, Gone, Meta
 
 
 class OpenConversation:
@@ -24,6 +24,7 @@ class OpenConversation:
         self.meta: Mapping[str, Any] = dict(meta or {})
         self.row: int | None = None
         self.origin = uuid.uuid4().hex
+        self._generation = 0  # of the store, that the rows are of
         self._rows: dict[int, int] = {}
         self._growing: set[int] = set()  # in the store
         self._unsaved: set[int] = set()
@@ -35,10 +36,18 @@ class OpenConversation:
     def load(cls, store: Store, conversation: int, message: int | None = None) -> OpenConversation:
         """One of the store, with the branch that `message` is in. Raises StoreError.
 
-        An answer that another window is still writing is left out.
+        An answer that another window is still writing is left out. Where it is only now found that
+        the file is damaged, what was brought over of the conversation is opened.
         """
-        kept = store.conversation(conversation)
-        messages = [one for one in store.messages(conversation) if one.status != GROWING]
+        generation, kept = store.generation, store.conversation(conversation)
+        try:
+            messages = store.messages(conversation)
+        except Gone:
+            rescued = store.find(kept.origin)
+            if rescued is None or store.generation == generation:
+                raise
+            return cls.load(store, rescued)
+        messages = [one for one in messages if one.status != GROWING]
         tree = Tree(messages)
         wanted = kept.leaf if message is None else message
         if wanted not in tree.messages:
@@ -46,7 +55,7 @@ class OpenConversation:
         if wanted is not None:
             tree.look_at(wanted if message is None else tree.end_of(wanted))
         found = cls(tree, kept.title, kept.meta)
-        found.row, found.origin = kept.id, kept.origin
+        found.row, found.origin, found._generation = kept.id, kept.origin, generation
         found._rows = {one.id: one.id for one in messages}
         found._saved_leaf = kept.leaf
         return found
@@ -63,6 +72,10 @@ class OpenConversation:
             or self._saved_as != (self.title, self.meta)
         )
 
+    def is_of_another_file(self, store: Store) -> bool:
+        """Whether the store's file was replaced since: all of it is to be saved then."""
+        return self.row is not None and self._generation != store.generation
+
     def changed(self, message: int) -> None:
         """Notes that a message is to be saved."""
         self._unsaved.add(message)
@@ -76,6 +89,9 @@ class OpenConversation:
 
     def save(self, store: Store) -> None:
         """Brings the store up to the tree. Raises StoreError; what was not saved remains noted."""
+        if self.is_of_another_file(store):
+            self.forget_rows()
+        self._generation = store.generation
         while self._discarded:
             store.discard(self._discarded[0])
             self._discarded.pop(0)

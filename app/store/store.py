@@ -13,7 +13,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import platformdirs
@@ -31,6 +31,7 @@ from .values import (
     Meta,
     StoreError,
     key_of,
+    meta_of,
     storable,
 )
 
@@ -58,6 +59,21 @@ class Store:
     def notices(self) -> list[str]:
         """What the user should be told of the file, in sentences, oldest first."""
         return self._file.notices
+
+    @property
+    def generation(self) -> int:
+        """Rises when another file takes this one's place: ids from before mean nothing then, and
+        the last notice says why."""
+        return self._file.generation
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it can be read and no more; anything else raises ReadOnly."""
+        return self._file.read_only
+
+    def hurried(self, seconds: float) -> AbstractContextManager[None]:
+        """Within it nobody is waited for any longer than so long, all together: raises Locked."""
+        return self._file.hurried(seconds)
 
     def close(self) -> None:
         self._file.close()
@@ -129,7 +145,7 @@ class Store:
                 (conversation,),
             ).fetchall()
         return [
-            Message(id_, parent, role, content, status, created, key, _meta(meta))
+            Message(id_, parent, role, content, status, created, key, meta_of(meta))
             for id_, parent, role, content, status, created, key, meta in rows
         ]
 
@@ -333,7 +349,7 @@ class Store:
                 values,
             ).fetchall()
         return [
-            Conversation(id_, origin, title, leaf, created, updated, count, _meta(meta))
+            Conversation(id_, origin, title, leaf, created, updated, count, meta_of(meta))
             for id_, origin, title, leaf, created, updated, count, meta in rows
         ]
 
@@ -350,12 +366,3 @@ class Store:
                     return added is not None
         except StoreError:
             return False
-
-
-def _meta(text: str) -> Meta:
-    """What was written as JSON; a byte that the disk got wrong must not cost the conversation."""
-    with suppress(ValueError):
-        found = json.loads(text)
-        if isinstance(found, dict):
-            return found
-    return {}

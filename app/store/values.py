@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +29,10 @@ class Gone(StoreError):
 
 class Locked(StoreError):
     """Another program holds the file longer than was waited for."""
+
+
+class ReadOnly(StoreError):
+    """The file, or where it lies, cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,15 @@ class Hit:
 def key_of(parent_key: str | None, role: str, content: str) -> str:
     """Names a history by its contents: the parent's key stands for all that came before."""
     return hashlib.sha256(f"{parent_key or ''}\n{role}\n{content}".encode()).hexdigest()
+
+
+def meta_of(text: str) -> Meta:
+    """What was written as JSON; a byte that the disk got wrong must not cost the conversation."""
+    with suppress(ValueError):
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return found
+    return {}
 
 
 def storable(text: str) -> str:
