@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from storecases import turn
 
 from specfit.app.session import Session
 from specfit.app.store import (
@@ -14,6 +15,7 @@ from specfit.app.store import (
     Store,
     StoreError,
     from_json,
+    import_json,
     to_json,
     to_markdown,
 )
@@ -75,6 +77,18 @@ def test_json_brings_all_branches_and_importing_it_twice_adds_nothing(store, tmp
     assert (copy.title, copy.meta) == ("Count", {"temp": 0.5})
     assert [m.content for m in copy.tree.path()] == [m.content for m in session.path]
     assert to_json(copy) == text
+    other.close()
+
+
+def test_an_import_says_how_much_was_new(store, tmp_path):
+    session = branched(store)
+    text = to_json(session.current)
+    other = Store(tmp_path / "other.db")
+    conversation, added = import_json(other, text)
+    assert added == 4
+    assert import_json(other, text) == (conversation, 0)
+    turn(session, "And?", "Three.")
+    assert import_json(other, to_json(session.current)) == (conversation, 2)
     other.close()
 
 

@@ -60,7 +60,12 @@ def to_json(conversation: OpenConversation) -> str:
 
 
 def from_json(store: Store, text: str) -> int:
-    """Brings in what `to_json` wrote and returns the conversation.
+    """`import_json`'s conversation."""
+    return import_json(store, text)[0]
+
+
+def import_json(store: Store, text: str) -> tuple[int, int]:
+    """Brings in what `to_json` wrote; the conversation, and how many of its messages were new.
 
     What the store has of it already, from here or from an earlier import, is not added again.
     Raises StoreError.
@@ -78,11 +83,12 @@ def from_json(store: Store, text: str) -> int:
     origin = storable(_field(record, "origin", str, "the file"))
     if not messages or not origin:
         raise StoreError("the conversation is empty")
-    is_new = store.find(origin) is None
+    known = store.find(origin)
+    before = 0 if known is None else store.conversation(known).count
     conversation = store.new_conversation(title, meta, origin)
     leaf = ids.get(str(record.get("leaf")), messages[-1].id)
-    store.add_all(conversation, messages, leaf=leaf if is_new else None)
-    return conversation
+    store.add_all(conversation, messages, leaf=leaf if known is None else None)
+    return conversation, store.conversation(conversation).count - before
 
 
 def _messages(records: list[Any]) -> tuple[dict[str, int], list[Message]]:
