@@ -132,3 +132,4 @@ def test_control_characters_are_shown():
     plain = shown(hostile)
     assert plain == "a␛[31mred␛]52;c;aGk=␇<9B>K␡␀\nb␍c\td"
     assert shown("naïve 日本語 👩‍🚀 é") == "naïve 日本語 👩‍🚀 é"
+    assert shown("a\u202eb\u2066c\u200f") == "a<202E>b<2066>c\u200f"  # a mark turns nothing
