@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,8 +126,16 @@ def matching(typed: str, paths: Sequence[str], limit: int) -> list[str]:
 
 
 def looks_binary(path: Path) -> bool:
-    """Whether the beginning of the file is not text, or cannot be read."""
+    """Whether the beginning of the file is not text, or cannot be read.
+
+    Only what is surely there is read: a pipe, or a file of the kernel, might let us wait for ever.
+    """
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return True
+        if status.st_size == 0:
+            return False
         with path.open("rb") as file:
             return b"\0" in file.read(SNIFFED_BYTES)
     except OSError:

@@ -107,6 +107,13 @@ def test_the_list_leaves_out_hidden_and_binary_files(folder):
     assert not attachments.looks_binary(folder / "notes.md")
 
 
+def test_what_reading_would_wait_for_is_not_read(folder):
+    os.mkfifo(folder / "pipe")
+    assert attachments.looks_binary(folder / "pipe")
+    (folder / "empty").touch()
+    assert not attachments.looks_binary(folder / "empty")
+
+
 def test_the_list_ends_somewhere(folder, monkeypatch):
     monkeypatch.setattr(attachments, "MAX_LISTED", 2)
     assert len(text_files(folder)) == 2
