@@ -222,19 +222,86 @@ async def test_a_megabyte_is_pasted_as_one_message_without_delay(folder, text):
         assert composer.message == text + "x"
 
 
-async def test_a_label_is_deleted_as_a_whole(folder):
-    async with desk(folder) as pilot:
-        pilot.app.composer.post_message(events.Paste("y" * 30_000))
-        await pilot.press("backspace")
-        assert pilot.app.composer.text == ""
-
-
 async def test_control_characters_of_a_paste_are_shown(folder):
     async with desk(folder) as pilot:
         pilot.app.composer.post_message(events.Paste("one\r\ntwo\rthree\x1b[31m"))
         await pilot.pause()
         assert pilot.app.composer.text == "one\ntwo\nthree␛[31m"
         assert not pilot.app.sent
+
+
+async def test_characters_that_are_not_printable_are_typed_all_the_same(folder):
+    typed = "👩\u200d🚀 क्\u200cष a\u3000b\u00a0c \ue0b0 🏴\U000e0067\U000e007f \U0001fae9"
+    async with desk(folder) as pilot:
+        for character in typed:
+            pilot.app.post_message(events.Key("unknown", character))
+        for character in "\x07\x1b\x9b\u202e\u2066\u2028":
+            pilot.app.post_message(events.Key("unknown", character))
+        await pilot.pause()
+        assert pilot.app.composer.text == typed
+
+
+BURSTS = {
+    "home": ([*"abcdef", "home", "X", "end", "Y"], "XabcdefY"),
+    "word": ([*"hello", "space", *"world", "ctrl+w", "X"], "hello X"),
+    "line": ([*"old", "ctrl+u", *"new"], "new"),
+    "rest": ([*"abc", "ctrl+j", *"de", "left", "left", "ctrl+k", "X", "ctrl+a", "Y"], "abc\nYX"),
+    "arrows": ([*"ac", "left", "b", "right", "d", "backspace", "e"], "abce"),
+    "delete": ([*"abc", "left", "left", "delete", "X"], "aXc"),
+    "select": ([*"abc", "shift+left", "shift+left", "X", "f7", "Y"], "Y"),
+    "undo": ([*"abc", "ctrl+u", "ctrl+z", "d"], "abcd"),
+    "words": ([*"a b c", "ctrl+left", "X", "ctrl+left", "ctrl+left", "Y"], "a Yb Xc"),
+}
+
+
+@pytest.mark.parametrize(("keys", "text"), BURSTS.values(), ids=BURSTS)
+async def test_keys_of_one_burst_are_obeyed_in_order(folder, keys, text):
+    async with desk(folder) as pilot:
+        for key in keys:
+            key = "space" if key == " " else key
+            character = " " if key == "space" else key if len(key) == 1 else None
+            pilot.app.post_message(events.Key(key, character))
+        await pilot.pause()
+        assert pilot.app.composer.text == text
+
+
+async def test_a_list_that_came_late_takes_nothing_else(folder):
+    async with desk(folder) as pilot:
+        await pilot.press("/", "r")
+        assert listed(pilot)[0] == "/regen"
+        for key in (*"xyz", "enter"):
+            pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await pilot.pause()
+        assert texts(pilot) == ["/rxyz"]
+        for key in ("/", "e", "x", "tab"):
+            pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await pilot.pause()
+        assert pilot.app.composer.text == "/export "
+
+
+async def test_ctrl_u_and_ctrl_k_clear_the_line_however_many_rows_it_takes(folder):
+    line = " ".join(["word"] * 60)
+    async with desk(folder) as pilot:
+        composer = pilot.app.composer
+        composer.restore(f"first\n{line}")
+        await pilot.press("ctrl+u")
+        assert composer.text == "first\n"
+        await pilot.press("ctrl+u", "ctrl+u")
+        assert composer.text == ""
+        composer.restore(f"{line}\nlast")
+        composer.move_cursor((0, 10))
+        await pilot.press("ctrl+k")
+        assert composer.text == "word word \nlast"
+        await pilot.press("ctrl+k")
+        assert composer.text == "word word last"
+
+
+@pytest.mark.parametrize("key", ["backspace", "ctrl+w"])
+async def test_no_half_of_a_label_is_left(folder, key):
+    async with desk(folder) as pilot:
+        pilot.app.composer.post_message(events.Paste("y" * 30_000))
+        await pilot.press(key)
+        assert pilot.app.composer.text == ""
 
 
 def test_labels_of_different_texts_differ():

@@ -59,6 +59,10 @@ class Completions(OptionList, can_focus=False):
         return bool(self.display)
 
     @property
+    def entries(self) -> tuple[Completion, ...]:
+        return self._entries
+
+    @property
     def chosen(self) -> Completion | None:
         """The highlighted entry, if there is one that can be taken."""
         if not self.opened or self.highlighted is None:
@@ -109,9 +113,9 @@ def for_command(typed: str) -> list[Completion]:
     ]
 
 
-def for_paths(typed: str, paths: Sequence[str]) -> list[Completion]:
-    """For a word that begins with "@": the files that match best."""
-    found = attachments.matching(typed.removeprefix("@").strip('"'), paths, MOST)
+def for_paths(typed: str, paths: Sequence[str], *, limit: int) -> list[Completion]:
+    """For a word that begins with "@": the `limit` files that match best."""
+    found = attachments.matching(typed.removeprefix("@").strip('"'), paths, limit)
     return [Completion(f'@"{p}" ' if " " in p else f"@{p} ", f"@{p}") for p in found]
 
 

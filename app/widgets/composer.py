@@ -16,8 +16,8 @@ from .. import attachments
 from ..history import History
 from ..keys import KEYS, Key, key_name, keys_of
 from ..pastes import Pastes
-from ..plain_text import shown
-from .completions import Completion, Completions, for_command, for_paths
+from ..plain_text import can_be_typed, shown
+from .completions import MOST, Completion, Completions, for_command, for_paths
 
 _COMMAND = re.compile(r"/[^/]*")
 _PATH = re.compile(r'(?:^|[\s(])(@(?:"[^"\n]*|[^\s"@]*))$')
@@ -78,6 +78,7 @@ class Composer(TextArea):
         self._counter = ""
         self._folder = folder or Path.cwd()
         self._completions = Completions(self._take)
+        self._completed = ""  # the word that the completions are for
         self._dismissed: tuple[int, int] | None = None  # where the word begins that Esc was for
         self._draft = ""  # what was written before an older message was edited
         self.sent = History()
@@ -124,11 +125,24 @@ class Composer(TextArea):
     # Keys
 
     async def on_key(self, event: events.Key) -> None:
-        if self._on_list_key(event.key) or self._on_own_key(event.key):
+        """Does what the key is for at once, before the keys behind it.
+
+        Textual would look for bindings when the event has come up to the app; letters that arrived
+        meanwhile would be inserted first.
+        """
+        key = event.key
+        if (
+            self._on_list_key(key)
+            or self._on_own_key(key)
+            or self._on_unprintable(event.character)
+            or await self._on_binding(key)
+        ):
             event.prevent_default().stop()
 
     def _on_list_key(self, key: str) -> bool:
         """Does what `key` means for the open completions; False if nothing."""
+        if key in ("up", "down", "tab", *self._send_keys):
+            self._catch_up()
         if not self._completions.opened:
             return False
         chosen = self._completions.chosen
@@ -168,6 +182,20 @@ class Composer(TextArea):
             return False
         return True
 
+    def _on_unprintable(self, character: str | None) -> bool:
+        """Inserts what Textual leaves out: joiners, wide blanks, characters that Python is too old
+        for."""
+        if character is None or character.isprintable() or not can_be_typed(character):
+            return False
+        self._insert_here(character)
+        return True
+
+    async def _on_binding(self, key: str) -> bool:
+        for binding in self._bindings.key_to_bindings.get(key, ()):
+            if await self.app.run_action(binding.action, self):
+                return True
+        return False
+
     def on_paste(self, event: events.Paste) -> None:
         """Inserts what was pasted as it is: its line ends do not send."""
         event.prevent_default().stop()
@@ -175,13 +203,42 @@ class Composer(TextArea):
         self._insert_here(self.pastes.collapsed(text))
 
     def action_delete_left(self) -> None:
+        if not self._delete_label():
+            super().action_delete_left()
+
+    def action_delete_word_left(self) -> None:
+        if not self._delete_label():
+            super().action_delete_word_left()
+
+    def action_delete_to_start_of_line(self) -> None:
+        """The line as it is sent, however many rows it takes; at its start, what parts it from the
+        one before."""
+        (_, _), (row, column) = self.selection
+        if column:
+            self.delete((row, 0), (row, column))
+        else:
+            self.action_delete_left()
+
+    def action_delete_to_end_of_line(self) -> None:
+        _, (row, column) = self.selection
+        self.delete((row, column), (row, len(self.document[row])))
+
+    async def action_delete_to_end_of_line_or_delete_line(self) -> None:
+        """As above; at the end of the line, what parts it from the next one."""
+        row, column = self.selection.end
+        if column < len(self.document[row]):
+            self.action_delete_to_end_of_line()
+        else:
+            self.action_delete_right()
+
+    def _delete_label(self) -> bool:
         """Deletes a label of a paste as a whole, since half of one stands for nothing."""
         row, column = self.cursor_location
         label = self.pastes.label_before(self.document[row][:column])
-        if label and not self.selected_text:
-            self.delete((row, column - len(label)), (row, column))
-        else:
-            super().action_delete_left()
+        if label is None or self.selected_text:
+            return False
+        self.delete((row, column - len(label)), (row, column))
+        return True
 
     def on_blur(self) -> None:
         self._completions.close()
@@ -191,6 +248,7 @@ class Composer(TextArea):
     @on(TextArea.Changed)
     async def _complete(self) -> None:
         start, word = self._word()
+        self._completed = word
         if not word or start == self._dismissed or not self.has_focus:
             self._completions.close()
         elif word.startswith("/"):
@@ -207,8 +265,22 @@ class Composer(TextArea):
 
     def _files(self, word: str) -> list[Completion]:
         """In a thread, as the folder may be large or far away."""
-        found = for_paths(word, attachments.text_files(self._folder))
+        found = for_paths(word, attachments.text_files(self._folder), limit=MOST)
         return [c for c in found if not attachments.looks_binary(self._folder / c.label[1:])]
+
+    def _catch_up(self) -> None:
+        """Makes the list fit the word, if keys came faster than it followed."""
+        start, word = self._word()
+        if word == self._completed or start == self._dismissed:
+            return
+        self._completed = word
+        if word.startswith("/"):
+            self._show(for_command(word))
+        elif word and self._completions.opened:
+            known = [entry.label[1:] for entry in self._completions.entries if not entry.hint]
+            self._show(for_paths(word, known, limit=MOST))
+        else:
+            self._completions.close()
 
     def _word(self) -> tuple[tuple[int, int], str]:
         """Where the word to complete begins, and the word up to the cursor; "" if there is none."""
