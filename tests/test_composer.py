@@ -230,6 +230,18 @@ async def test_control_characters_of_a_paste_are_shown(folder):
         assert not pilot.app.sent
 
 
+async def test_what_comes_from_elsewhere_is_shown_too(folder):
+    async with desk(folder) as pilot:
+        composer = pilot.app.composer
+        composer.edit_message("old\x1b[31m\u202e", 7)
+        assert composer.text == "old␛[31m<202E>"
+        composer.clear()
+        pilot.app._clipboard = "a\x1bb\r\nc" + "x" * LARGEST
+        await pilot.press("ctrl+v")
+        assert composer.text == "[pasted 20.0 kB]"
+        assert composer.message.startswith("a␛b\nc")
+
+
 async def test_characters_that_are_not_printable_are_typed_all_the_same(folder):
     typed = "👩\u200d🚀 क्\u200cष a\u3000b\u00a0c \ue0b0 🏴\U000e0067\U000e007f \U0001fae9"
     async with desk(folder) as pilot:

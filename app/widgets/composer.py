@@ -100,7 +100,7 @@ class Composer(TextArea):
 
     def restore(self, text: str) -> None:
         """Puts back a message that was not answered, before whatever was written since."""
-        text = self.pastes.collapsed(text)
+        text = self._fitting(text)
         self._write(text if not self.text else f"{text}\n{self.text}")
 
     def edit_message(self, text: str, message: object) -> None:
@@ -110,7 +110,7 @@ class Composer(TextArea):
         self.editing = message
         self.add_class("-editing")
         self._entitle()
-        self._write(self.pastes.collapsed(text))
+        self._write(self._fitting(text))
 
     def leave_editing(self) -> None:
         """Gives up editing, if that is what goes on."""
@@ -199,8 +199,10 @@ class Composer(TextArea):
     def on_paste(self, event: events.Paste) -> None:
         """Inserts what was pasted as it is: its line ends do not send."""
         event.prevent_default().stop()
-        text = shown(event.text.replace("\r\n", "\n").replace("\r", "\n"))
-        self._insert_here(self.pastes.collapsed(text))
+        self._paste(event.text)
+
+    def action_paste(self) -> None:
+        self._paste(self.app.clipboard)
 
     def action_delete_left(self) -> None:
         if not self._delete_label():
@@ -323,12 +325,19 @@ class Composer(TextArea):
     def _recall(self, text: str | None) -> bool:
         if text is None:
             return False
-        self._write(self.pastes.collapsed(text))
+        self._write(self._fitting(text))
         return True
 
     def _write(self, text: str) -> None:
         self.text = text
         self.move_cursor(self.document.end)
+
+    def _paste(self, text: str) -> None:
+        self._insert_here(self._fitting(text.replace("\r\n", "\n").replace("\r", "\n")))
+
+    def _fitting(self, text: str) -> str:
+        """`text` as it can stand here: control characters shown, large ones as labels."""
+        return self.pastes.collapsed(shown(text))
 
     def _insert_here(self, text: str) -> None:
         start, end = self.selection
