@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -314,6 +315,23 @@ async def test_no_half_of_a_label_is_left(folder, key):
         pilot.app.composer.post_message(events.Paste("y" * 30_000))
         await pilot.press(key)
         assert pilot.app.composer.text == ""
+
+
+async def test_a_bare_at_lists_files_whatever_else_is_there(folder):
+    for number in range(12):
+        (folder / f"a{number}").write_bytes(b"\0")
+    os.mkfifo(folder / "a_pipe")  # reading it would wait for ever
+    async with desk(folder) as pilot:
+        await pilot.press("@")
+        assert await listing(pilot) == ["@my plan.txt", "@notes.md", "@src/main.py"]
+
+
+async def test_a_bare_at_tells_where_no_files_are(tmp_path):
+    async with desk(tmp_path) as pilot:
+        await pilot.press("@")
+        assert await listing(pilot) == ["there are no text files in this folder"]
+        await pilot.press("space", *"home", "enter")
+        assert texts(pilot) == ["@ home"]
 
 
 def test_labels_of_different_texts_differ():

@@ -30,6 +30,9 @@ class Completion:
     hint: bool = False
 
 
+NO_FILES = Completion("@", "there are no text files in this folder", hint=True)
+
+
 class Completions(OptionList, can_focus=False):
     """The list. The input box keeps the keyboard and moves the highlight."""
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from textual import events, on
@@ -17,9 +18,10 @@ from ..history import History
 from ..keys import KEYS, Key, key_name, keys_of
 from ..pastes import Pastes
 from ..plain_text import can_be_typed, shown
-from .completions import MOST, Completion, Completions, for_command, for_paths
+from .completions import MOST, NO_FILES, Completion, Completions, for_command, for_paths
 
 _COMMAND = re.compile(r"/[^/]*")
+MOST_READ = 100  # files looked into for those that are text
 _PATH = re.compile(r'(?:^|[\s(])(@(?:"[^"\n]*|[^\s"@]*))$')
 
 
@@ -267,8 +269,9 @@ class Composer(TextArea):
 
     def _files(self, word: str) -> list[Completion]:
         """In a thread, as the folder may be large or far away."""
-        found = for_paths(word, attachments.text_files(self._folder), limit=MOST)
-        return [c for c in found if not attachments.looks_binary(self._folder / c.label[1:])]
+        found = for_paths(word, attachments.text_files(self._folder), limit=MOST_READ)
+        read = (c for c in found if not attachments.looks_binary(self._folder / c.label[1:]))
+        return list(islice(read, MOST)) or ([NO_FILES] if word == "@" else [])
 
     def _catch_up(self) -> None:
         """Makes the list fit the word, if keys came faster than it followed."""
