@@ -27,7 +27,7 @@ from .store.values import COMPLETE, GROWING, STOPPED
 SAVE_EVERY_S = 0.5
 SAVE_EVERY_CHARS = 200
 RETRY_S = 2.0
-RETRY_PATIENCE_S = 0.1
+RETRY_PATIENCE_S = 0.08
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,27 @@ def test_whatever_part_is_lost_the_rest_is_kept(path, what):
     store.close()
 
 
+def test_messages_are_found_whose_pages_nothing_leads_to_but_no_deleted_ones(path):
+    store = Store(path)
+    deleted = talk(store, *(f"deleted {n} {LONG}" for n in range(200)))
+    before = [f"text {n} " + "word " * (n % 7 * 400) for n in range(1000)]
+    talk(store, *before)
+    store.delete(deleted)
+    store.close()
+    damage(path, table(path, "message"))
+    store = Store(path)
+    for _ in range(2):
+        try:
+            (one,) = store.conversations()
+            found = store.messages(one.id)
+        except StoreError:
+            continue
+    assert [m.content for m in found] == before
+    assert [m.parent for m in found] == [None, *(m.id for m in found[:-1])]
+    assert "damaged" in store.notices[0]
+    store.close()
+
+
 def test_branches_values_and_states_are_kept(path):
     store = Store(path)
     session = Session(store, "Be kind.")

@@ -18,12 +18,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from . import writers
+from .pages import rows_of
 from .schema import migrate
 from .turns import title_of
 from .values import CUT, GROWING, ROLES, STATUSES, Message, key_of, meta_of
 
 # Ids are given one after the other: whatever lies between the first and the last is asked for.
 MOST_ASKED = 300_000
+MESSAGE_COLUMNS = 10
 # Where a file's header says how many pages it has.
 PAGE_COUNT = slice(28, 32)
 
@@ -40,14 +42,17 @@ def bring_over(damaged: Path, new: sqlite3.Connection) -> int:
     done = 0
     with suppress(sqlite3.Error, OSError), _opened(damaged) as old:
         heads = _heads(old)
+        stray = _stray(old, _known(old) - heads.keys())
+        heads |= {id_: row[:-1] for id_, row in stray.items()}
+        contents = {id_: row[-1] for id_, row in stray.items()}
         parents = _parents(old, heads)
         members: dict[int, list[int]] = defaultdict(list)
         for id_ in sorted(heads):
             members[heads[id_][0]].append(id_)
         rows = _conversations(old, members)
         for conversation, ids in members.items():
-            messages = [message for id_ in ids if (message := _message(old, id_, heads[id_]))]
-            if messages:
+            found = (_message(old, id_, heads[id_], contents.get(id_)) for id_ in ids)
+            if messages := [message for message in found if message]:
                 _copy(new, rows.get(conversation), messages, parents)
                 done += 1
     return done
@@ -102,7 +107,7 @@ def _heads(old: sqlite3.Connection) -> dict[int, Row]:
     """Of each message all but the content: conversation, parent, role, status, writer, created,
     meta."""
     heads = {}
-    for id_ in _ids(old, "message", "message_conversation", "message_parent"):
+    for id_ in _ids(old):
         row = _one(
             old,
             "SELECT conversation, parent, role, status, writer, created, meta"
@@ -112,6 +117,34 @@ def _heads(old: sqlite3.Connection) -> dict[int, Row]:
         if row and _is_sound(id_, row):
             heads[id_] = row
     return heads
+
+
+def _known(old: sqlite3.Connection) -> set[int]:
+    """The messages that the indices know; those that were deleted are none of them."""
+    known: set[int] = set()
+    for by in ("conversation", "parent"):
+        for order in ("ASC", "DESC"):
+            way = f"SELECT id FROM message INDEXED BY message_{by} ORDER BY {by} {order}"
+            known.update(id_ for (id_,) in _rows(old, way) if isinstance(id_, int))
+    return known
+
+
+def _stray(old: sqlite3.Connection, wanted: set[int]) -> dict[int, Row]:
+    """Heads and contents of messages on pages that no page leads to any more."""
+    found: dict[int, Row] = {}
+    if not wanted:
+        return found
+    (size,) = old.execute("PRAGMA page_size").fetchone()
+    (path,) = (file for _, name, file in old.execute("PRAGMA database_list") if name == "main")
+    for id_, row in rows_of(Path(path).read_bytes(), size, MESSAGE_COLUMNS):
+        if id_ not in wanted:
+            continue
+        _, conversation, parent, role, status, key, writer, created, meta, content = row
+        head = (conversation, parent, role, status, writer, created, meta)
+        is_older = id_ in found and key is None
+        if _is_sound(id_, head) and isinstance(content, str) and not is_older:
+            found[id_] = (*head, content)
+    return found
 
 
 def _is_sound(id_: int, head: Row) -> bool:
@@ -163,15 +196,17 @@ def _conversations(old: sqlite3.Connection, wanted: Iterable[int]) -> dict[int, 
     return found
 
 
-def _message(old: sqlite3.Connection, id_: int, head: Row) -> Message | None:
+def _message(old: sqlite3.Connection, id_: int, head: Row, content: str | None) -> Message | None:
+    """content: if it has been read already."""
     _, parent, role, status, writer, created, meta = head
     if status == GROWING and writers.is_alive(writer):
         return None
-    row = _one(old, "SELECT content FROM message WHERE id = ?", id_)
-    if row is None or not isinstance(row[0], str):
+    if content is None:
+        (content,) = _one(old, "SELECT content FROM message WHERE id = ?", id_) or (None,)
+    if not isinstance(content, str):
         return None
     status = CUT if status == GROWING else status
-    return Message(id_, parent, role, row[0], status, float(created), meta=meta_of(meta))
+    return Message(id_, parent, role, content, status, float(created), meta=meta_of(meta))
 
 
 def _copy(
@@ -243,15 +278,12 @@ def _add(
     return row, key
 
 
-def _ids(old: sqlite3.Connection, table: str, *indices: str) -> list[int]:
-    """All ids that any way through the table comes upon, from either end, and those between."""
-    ways = ["NOT INDEXED", *(f"INDEXED BY {index}" for index in indices)]
-    found: set[int] = set()
-    for way in ways:
-        by = "id" if way == "NOT INDEXED" else way.rsplit("_", 1)[1]
-        for order in ("ASC", "DESC"):
-            rows = _rows(old, f"SELECT id FROM {table} {way} ORDER BY {by} {order}")
-            found.update(id_ for (id_,) in rows if isinstance(id_, int))
+def _ids(old: sqlite3.Connection) -> list[int]:
+    """The messages that the indices know, or the table shows from either end, and all between."""
+    found = _known(old)
+    for order in ("ASC", "DESC"):
+        rows = _rows(old, f"SELECT id FROM message NOT INDEXED ORDER BY id {order}")
+        found.update(id_ for (id_,) in rows if isinstance(id_, int))
     if found and max(found) - min(found) < MOST_ASKED:
         return list(range(min(found), max(found) + 1))
     return sorted(found)
