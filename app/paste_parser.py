@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual._xterm_parser import XTermParser
 from textual.message import Message
 
 from .plain_text import shown
 
 if TYPE_CHECKING:
     from textual.driver import Driver
+
+START, END = "\x1b[200~", "\x1b[201~"
 
 
 class PasteParser(XTermParser):
@@ -36,8 +38,8 @@ class PasteParser(XTermParser):
         """`data` in parts that are not empty; what may be the end's beginning is kept for later."""
         while data:
             if self._pasting:
-                text, mark, rest = (self._before + data).partition(BRACKETED_PASTE_END)
-                kept = 0 if mark else _begun(text, BRACKETED_PASTE_END)
+                text, mark, rest = (self._before + data).partition(END)
+                kept = 0 if mark else _begun(text, END)
                 self._before = text[len(text) - kept :]
                 inside = text[: len(text) - kept]
                 # A carriage return stays: it may be half of a line end.
@@ -45,9 +47,9 @@ class PasteParser(XTermParser):
                 self._pasting = not mark
             else:
                 seen = self._before + data
-                start, mark, rest = seen.partition(BRACKETED_PASTE_START)
+                start, mark, rest = seen.partition(START)
                 piece = (start + mark)[len(self._before) :]
-                self._before = "" if mark else seen[1 - len(BRACKETED_PASTE_START) :]
+                self._before = "" if mark else seen[1 - len(START) :]
                 self._pasting = bool(mark)
             data = rest
             if piece:
