@@ -10,6 +10,7 @@ from storecases import Clock, answer, contents, kept, said, talk, turn
 
 from specfit.app.session import Session
 from specfit.app.store import Message, Store, StoreError
+from specfit.app.store.file import PATIENCE_MS
 
 PAGE = 4096
 LONG = "word " * 3000  # on pages of its own
@@ -235,4 +236,22 @@ def test_damage_in_a_file_that_is_read_only_is_a_sentence(path):
     with pytest.raises(StoreError, match="damaged, and it can only be read"):
         store.messages(broken.id)
     assert len(contents(store, first.id)) == len(contents(store, third.id)) == 4
+    store.close()
+
+
+def test_what_is_brought_over_waits_for_others_even_in_a_hurry(path, monkeypatch):
+    conversations(path)
+    damage(path, page_of(path, "<b2>" * 1000))
+    store = Store(path)
+    waits = []
+
+    def bring_over(_damaged: Path, new: sqlite3.Connection) -> int:
+        waits.extend(new.execute("PRAGMA busy_timeout").fetchone())
+        return 0
+
+    monkeypatch.setattr("specfit.app.store.file.bring_over", bring_over)
+    with pytest.raises(StoreError, match="no conversation could be read"), store.hurried(0):
+        for one in store.conversations():
+            store.messages(one.id)
+    assert waits == [PATIENCE_MS]
     store.close()

@@ -210,6 +210,7 @@ class StoreFile:
 
         A window that comes later to the same damage finds the new file and takes that.
         """
+        self._deadline = None  # to bring all over is worth the wait
         for name in ("_writer", "_reader"):
             if hasattr(self, name):
                 getattr(self, name).close()
