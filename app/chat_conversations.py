@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .chat_setup import kept_parameters
 from .chat_view import ViewActions
 from .entry import AppError, about
-from .store import Store, StoreError, from_json, to_json, to_markdown
+from .store import Store, StoreError, import_json, to_json, to_markdown
 
 if TYPE_CHECKING:
     from .widgets.search_screen import Hit
@@ -36,14 +36,12 @@ class ConversationActions(ViewActions):
         path = Path(file).expanduser()
         with about(path):
             text = path.read_text(encoding="utf-8", errors="replace")
-        store = self._store()
-        known = {one.id for one in store.conversations(limit=EVERY)}
         try:
-            conversation = from_json(store, text)
+            conversation, added = import_json(self._store(), text)
             await self._open(conversation)
         except StoreError as error:
             raise AppError(f"{path}: {error}") from error
-        told = "It was here already." if conversation in known else "It is kept here now."
+        told = "It is kept here now." if added else "Nothing in it was new."
         self.notify(told, timeout=3)
 
     async def action_export(self, file: str = "") -> None:

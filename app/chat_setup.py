@@ -76,7 +76,10 @@ def set_up(
         if system:
             session.set_system(system)
         parameters = kept_parameters(session, parameters)
-    return Setup(model, parameters, settings, session, tuple(store.notices))
+    notices = list(store.notices)
+    if store.read_only:
+        notices.append(f"{store.path} is read-only: what is said now is not kept")
+    return Setup(model, parameters, settings, session, tuple(notices))
 
 
 def _found(store: Store, words: str) -> Conversation:

@@ -26,6 +26,7 @@ from .jobs import AnswerJob, LoadJob
 from .keys import bindings, key_name, keys_of
 from .loops import LoopDetector
 from .options import ModelChoice
+from .paste_parser import with_whole_pastes
 from .store import Message
 from .store.turns import model_messages
 from .why import why
@@ -40,9 +41,12 @@ from .widgets.status_line import StatusLine
 from .widgets.user_message import UserMessage
 
 if TYPE_CHECKING:
+    from textual.driver import Driver
+
     from specfit.backend import Engine, Generation
 
 UPDATES_PER_S = 25
+SAVED_AGAIN_S = 1.0
 TERMINATED = 128 + signal.SIGTERM
 # Of the context, what the oldest turns are left out for: room for an answer.
 ROOM_FOR_ANSWER = 1 / 4
@@ -83,6 +87,9 @@ class ChatApp(ConversationActions):
         self._bindings = BindingsMap.merge([self._bindings, BindingsMap(bindings(self.keys))])
         self._load_job = self._loading(setup.model)
 
+    def get_driver_class(self) -> type[Driver]:
+        return with_whole_pastes(super().get_driver_class())
+
     def compose(self) -> ComposeResult:
         self.conversation = Conversation()
         self.conversation.display = False
@@ -107,6 +114,7 @@ class ChatApp(ConversationActions):
         self.composer.focus()
         self.run_worker(self._load_job.run, thread=True)
         self._ticking = self.set_interval(1 / UPDATES_PER_S, self._tick)
+        self.set_interval(SAVED_AGAIN_S, self._save_again)
 
     def on_unmount(self) -> None:
         """Lets the threads end: the process waits for them."""
@@ -289,6 +297,15 @@ class ChatApp(ConversationActions):
                 self.composer.restore(attachments.split_files(question)[0])
         if job.error is not None:
             await self.conversation.add(Note(job.error, error=True))
+        self._tell_trouble()
+
+    def _save_again(self) -> None:
+        """What could not be saved."""
+        if not self.session.is_saved:
+            self.session.retry()
+            self._tell_trouble()
+
+    def _tell_trouble(self) -> None:
         trouble = self.session.take_trouble()
         if trouble:
             self.notify(trouble, severity="warning", timeout=10, markup=False)
