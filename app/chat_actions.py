@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.app import App, SystemCommand
+from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen, Screen
 
 from . import attachments, clipboard
@@ -97,6 +98,10 @@ class ChatActions(App[None]):
         except AppError as error:
             self.complain(error)
             return True
+
+    def pop_screen(self) -> AwaitComplete:
+        """As Textual's; the chat itself stays, also when the palette is left twice in one burst."""
+        return super().pop_screen() if len(self.screen_stack) > 1 else AwaitComplete()
 
     # What the app adds
 

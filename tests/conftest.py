@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from specfit.backend import Engine, LoadOptions
 
@@ -16,6 +17,10 @@ from specfit.backend import Engine, LoadOptions
 _own = tempfile.TemporaryDirectory(prefix="specfit-tests-")
 for _name in ("CACHE", "CONFIG", "DATA"):
     os.environ[f"XDG_{_name}_HOME"] = f"{_own.name}/{_name.lower()}"
+
+# How long a property takes to try is the machine's business, not the property's.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session")

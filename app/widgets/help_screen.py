@@ -9,11 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ..commands import COMMANDS
 from ..keys import KEYS, Key
+from .dialog import Dialog
 
 # What the input box does by itself.
 WRITING = (
@@ -23,7 +23,7 @@ WRITING = (
 )
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """Scrolls with the arrow keys; Esc leaves."""
 
     DEFAULT_CSS = """

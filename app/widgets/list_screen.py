@@ -11,12 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ..entry import AppError
 from ..plain_text import shown
+from .dialog import Dialog
 from .plain_input import PlainInput
 
 # While someone types, nothing is looked up.
@@ -27,7 +27,7 @@ Entry = TypeVar("Entry")
 Result = TypeVar("Result")
 
 
-class ListScreen(ModalScreen[Result | None], Generic[Entry, Result]):
+class ListScreen(Dialog[Result | None], Generic[Entry, Result]):
     """The keyboard stays with the input; arrows move in the list, Enter takes, Esc leaves."""
 
     DEFAULT_CSS = """

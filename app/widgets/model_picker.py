@@ -18,12 +18,12 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, OptionList, Static
 
 from .. import library
 from ..library import HeadEntry, Memory, ModelEntry
 from ..plain_text import shown
+from .dialog import Dialog
 from .head_list import HeadLine, HeadList
 from .model_table import ModelTable
 from .plain_input import PlainInput
@@ -46,7 +46,7 @@ class Choice:
     head: Path | None
 
 
-class ModelPicker(ModalScreen[Choice | None]):
+class ModelPicker(Dialog[Choice | None]):
     """A table of models over the details and heads of the highlighted one."""
 
     DEFAULT_CSS = """

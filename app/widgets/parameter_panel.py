@@ -10,7 +10,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import DescendantFocus
-from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static
 
@@ -18,6 +17,7 @@ from ..entry import AppError
 from ..parameters import Parameters, Value, read_value, written
 from ..plain_text import shown
 from ..presets import PRESETS, preset_of
+from .dialog import Dialog
 from .plain_input import PlainInput
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ THINKING_CHOICES = (("as the model likes", "None"), ("yes", "True"), ("no", "Fal
 HINT = "Enter applies · Esc cancels"
 
 
-class ParameterPanel(ModalScreen[Parameters | None]):
+class ParameterPanel(Dialog[Parameters | None]):
     """Gives the values that the user applies, or None. Nothing is applied half."""
 
     DEFAULT_CSS = """

@@ -9,19 +9,19 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, OptionList, TextArea
 
 from ..entry import AppError
 from ..plain_text import shown
 from ..system_prompts import delete_prompt, prompts_path, read_prompts, save_prompt
+from .dialog import Dialog
 from .plain_input import PlainInput
 
 PRESENT = "this conversation's"
 HINT = "Enter on a name uses it · Ctrl+S saves · Del deletes · Esc leaves"
 
 
-class SystemPromptScreen(ModalScreen[str | None]):
+class SystemPromptScreen(Dialog[str | None]):
     """Gives the text that the conversation is to have, "" for none, or None to leave it.
 
     Texts that were changed and not saved stay while the user looks at others.
