@@ -23,6 +23,8 @@ FOLDER = Path(__file__).parent
 SOCKET = "specfit-screenshots"
 # Steered by the costs of a machine where drafts pay, so that there is something to see.
 COMMAND = f"{Path(sys.executable).parent}/specfit-chat -t 1 -s 5 --cost-profile gpu"
+# Where this checkout lies is nobody's business.
+OWN_PATH = re.compile(re.escape(str(FOLDER.parent.resolve())) + r"([^\s\x1b]*)")
 # Rich names a font on another machine; a reader's own monospace font will do.
 FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
@@ -47,12 +49,17 @@ def until(text: str, patience: float = 60.0) -> None:
 
 
 def keep(name: str) -> None:
-    screen = Text.from_ansi(tmux("capture-pane", "-e", "-N", "-p", "-t", "chat"))
+    seen = tmux("capture-pane", "-e", "-N", "-p", "-t", "chat")
+    screen = Text.from_ansi(OWN_PATH.sub(_elsewhere, seen))
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(screen, soft_wrap=True)
     svg = FONT_FACE.sub("", console.export_svg(title="specfit-chat"))
     (FOLDER / f"{name}.svg").write_text(svg, encoding="utf-8")
     print(FOLDER / f"{name}.svg")
+
+
+def _elsewhere(path: re.Match[str]) -> str:
+    return f"~/specfit{path[1]}".ljust(len(path[0]))
 
 
 def main() -> None:
