@@ -155,12 +155,14 @@ class ChatApp(ConversationActions):
         await self.show_conversation()
 
     async def _go_on_without(self, job: LoadJob) -> None:
-        """The model could not be loaded: the one before is loaded again; the first ends the app."""
-        if self.loaded is None:
+        """The model could not be loaded: the one before is loaded again; without one, or if it is
+        that one which does not load any more, the app ends."""
+        if self.loaded in (None, self.wanted):
             self.load_error = job.error
             self.exit()
             return
         self.notify(f"{job.error}", severity="error", timeout=10, markup=False)
+        assert self.loaded is not None
         self.begin_loading(self.loaded)
 
     def begin_loading(self, model: ModelChoice) -> None:

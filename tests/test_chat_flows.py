@@ -47,7 +47,8 @@ async def test_a_regenerated_answer_is_a_version_beside_the_first(bundled_engine
         first = answers(pilot)[0].text
         pilot.app.parameters = Parameters(temp=3, min_p=0, seed=7, max_tokens=12)
         await press(pilot, "ctrl+r")
-        await until(pilot, lambda: pilot.app.exchange is not None)
+        # Not by its being on its way: a short answer may be there before one looks.
+        await until(pilot, lambda: len(pilot.app.session.current.tree.messages) == 3)
         await answered(pilot)
         second = answers(pilot)[0].text
         assert second != first
@@ -302,3 +303,25 @@ async def test_no_keys_break_the_chat(bundled_engine):
             await asyncio.sleep(0.002)
         await asyncio.sleep(0.3)
         assert pilot.app._exception is None
+
+
+async def test_a_model_that_does_not_load_any_more_ends_the_chat_with_the_reason(bundled_engine):
+    loads = []
+
+    def load(_model, _progress):
+        loads.append(None)
+        if len(loads) > 1:
+            raise SpecfitError("it is gone")
+        return bundled_engine
+
+    app = app_of(load)
+    closed, bundled_engine.close = bundled_engine.close, lambda: None
+    try:
+        async with app.run_test() as pilot:
+            await until(pilot, lambda: app.engine is not None and len(app.query(Note)) > 0)
+            await say(pilot, "/model /broken.gguf")
+            await until(pilot, lambda: app._exit)
+    finally:
+        bundled_engine.close = closed
+    assert len(loads) == 3
+    assert str(app.load_error) == "it is gone"
