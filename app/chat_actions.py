@@ -198,32 +198,31 @@ class ChatActions(App[None]):
         some."""
         if self.busy():
             return
-        selected = self.conversation.selected
-        widgets = [selected] if selected is not None else reversed(self.conversation.messages)
-        for widget in widgets:
-            row = widget.message_id
-            if row is not None and self.session.branch(row)[1] > 1:
-                if self.session.switch_branch(row, step):
-                    await self.show_conversation()
-                return
+        row = self._with_versions()
+        if row is not None and self.session.switch_branch(row, step):
+            await self.show_conversation()
 
     async def action_branch(self, number: str = "") -> None:
-        """Shows version `number`, or the next one, of the selected message."""
+        """Shows version `number`, or the next one, of that message."""
         if not number:
             await self.action_switch_branch(1)
             return
-        if not number.isdigit():
+        if not number.isdecimal():
             raise AppError(f"/branch: {number!r} is not the number of a version")
-        for widget in reversed(self.conversation.messages):
-            if widget.message_id is not None:
-                at, count = self.session.branch(widget.message_id)
-                if count > 1:
-                    if not 1 <= int(number) <= count:
-                        raise AppError(f"/branch: there are {count} versions")
-                    if self.session.switch_branch(widget.message_id, int(number) - at):
-                        await self.show_conversation()
-                    return
-        raise AppError("/branch: no message has other versions")
+        row = self._with_versions()
+        if row is None:
+            raise AppError("/branch: no message has other versions")
+        at, count = self.session.branch(row)
+        if not 1 <= int(number) <= count:
+            raise AppError(f"/branch: there are {count} versions")
+        await self.action_switch_branch(int(number) - at)
+
+    def _with_versions(self) -> int | None:
+        """The selected message if it has versions; where none is selected, the last that has."""
+        selected = self.conversation.selected
+        widgets = [selected] if selected is not None else reversed(self.conversation.messages)
+        rows = (widget.message_id for widget in widgets)
+        return next((r for r in rows if r is not None and self.session.branch(r)[1] > 1), None)
 
     # Model and parameters
 

@@ -14,8 +14,7 @@ from .chat_setup import Setup
 from .entry import AppError
 from .settings import change_setting
 from .stats import statistics
-from .store import Message
-from .store.turns import model_messages
+from .store.turns import ModelMessage
 from .widgets.answer import Answer
 from .widgets.composer import Composer
 from .widgets.note import Note
@@ -131,15 +130,15 @@ class ViewActions(ChatActions):
         if engine is None or not text.strip():
             self.composer.show_counter("")
             return
-        path = self.session.path
+        before, _ = self.session.model_messages(thinking.stripped)
         self.run_worker(
-            partial(self._count_in_thread, engine, text, path),
+            partial(self._count_in_thread, engine, text, before),
             thread=True,
             exclusive=True,
             group="count",
         )
 
-    def _count_in_thread(self, engine: Engine, text: str, path: tuple[Message, ...]) -> None:
+    def _count_in_thread(self, engine: Engine, text: str, before: list[ModelMessage]) -> None:
         """Tokens of the message with its files, and of all that the model will see."""
         from specfit.backend import SpecfitError
 
@@ -147,7 +146,6 @@ class ViewActions(ChatActions):
             files = attachments.attached(text, Path.cwd())
             said = attachments.with_files(text, files)
             own = len(engine.model.tokenize(said, add_special=False, parse_special=False))
-            before, _ = model_messages(path, thinking.stripped, None, 0)
             in_all = engine.count_tokens([*before, {"role": "user", "content": said}])
         except (AppError, SpecfitError):
             shown = ""

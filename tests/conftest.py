@@ -7,10 +7,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from storecases import Clock
 
+from specfit.app.session import Session
+from specfit.app.store import Store
 from specfit.backend import Engine, LoadOptions
 
 # Measured costs, settings and conversations go to folders of the session's own, not to the user's.
@@ -56,3 +60,26 @@ def command(
         return Outcome(int(exited.value.code or 0), written.out, written.err)
 
     return call
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where `store` keeps conversations."""
+    return tmp_path / "data" / "specfit.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    opened = Store(path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def session(store: Store, clock: Clock) -> Session:
+    return Session(store, clock=clock)

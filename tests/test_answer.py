@@ -78,7 +78,8 @@ async def test_thinking_is_folded_and_timed_and_the_answer_stands_alone():
 
 
 async def test_thinking_streams_while_unfolded_and_enter_folds_it():
-    answer = Answer(opened=True)
+    answer = Answer()
+    answer.open_thinking()
     async with room(answer) as pilot:
         await answer.append("first ")
         await answer.thinking.toggle()
@@ -189,7 +190,8 @@ async def test_a_streamed_answer_ends_as_if_read_at_once(text, rebuilt, step):
 
 
 async def test_drafted_text_is_underlined_on_demand():
-    answer = Answer(opened=True)
+    answer = Answer()
+    answer.open_thinking()
     async with room(answer) as pilot:
         await answer.append("hm</think>**one** two\x1b")
         await answer.show_drafted(True)

@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from storecases import Clock, answer, kept, said, turn
+from storecases import answer, kept, said, turn
 
 from specfit.app.session import Session
 from specfit.app.store import (
     Message,
-    Store,
     StoreError,
 )
 from specfit.app.store.turns import model_messages, title_of
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "specfit.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = Store(path)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def session(store: Store, clock: Clock) -> Session:
-    return Session(store, clock=clock)
-
 
 # Turns
 

@@ -24,28 +24,6 @@ from specfit.app.store import (
 )
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "specfit.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = Store(path)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def session(store: Store, clock: Clock) -> Session:
-    return Session(store, clock=clock)
-
-
 def fill_disk(store: Store, full: bool = True) -> None:
     pages = store._file._writer.execute("PRAGMA page_count").fetchone()[0]
     store._file._writer.execute(f"PRAGMA max_page_count = {pages if full else 100_000}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from storecases import SAID, contents, python, question, talk
@@ -18,18 +16,6 @@ from specfit.app.store import (
     search,
     writers,
 )
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "specfit.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = Store(path)
-    yield opened
-    opened.close()
 
 
 def an_answer(text: str, parent: int, status: str = "complete") -> Message:

@@ -24,18 +24,6 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "specfit.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = Store(path)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def impatient(monkeypatch) -> None:
     monkeypatch.setattr(store_file, "PATIENCE_MS", 50)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from storecases import turn
@@ -14,23 +12,10 @@ from specfit.app.store import (
     OpenConversation,
     Store,
     StoreError,
-    from_json,
     import_json,
     to_json,
     to_markdown,
 )
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "specfit.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = Store(path)
-    yield opened
-    opened.close()
 
 
 def branched(store: Store) -> Session:
@@ -59,9 +44,9 @@ def test_json_brings_all_branches_and_importing_it_twice_adds_nothing(store, tmp
     session = branched(store)
     text = to_json(session.current)
     other = Store(tmp_path / "other.db")
-    conversation = from_json(other, text)
-    assert from_json(other, text) == conversation
-    assert from_json(store, text) == session.conversation
+    conversation = import_json(other, text)[0]
+    assert import_json(other, text)[0] == conversation
+    assert import_json(store, text)[0] == session.conversation
     assert session.conversation is not None
     for one, number in ((other, conversation), (store, session.conversation)):
         assert len(one.conversations()) == 1
@@ -127,7 +112,7 @@ def test_bad_json_is_a_sentence_and_adds_nothing(store, tmp_path):
     ]
     for one in bad:
         with pytest.raises(StoreError) as told:
-            from_json(other, one)
+            import_json(other, one)
         assert "\n" not in str(told.value)
     assert other.conversations() == []
     other.close()

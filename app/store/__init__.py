@@ -2,7 +2,7 @@
 
 from .open_conversation import OpenConversation
 from .store import Store, default_path
-from .transfer import from_json, import_json, to_json, to_markdown
+from .transfer import import_json, to_json, to_markdown
 from .tree import Tree
 from .values import Conversation, Gone, Hit, Locked, Message, ReadOnly, StoreError
 
@@ -18,7 +18,6 @@ __all__ = [
     "StoreError",
     "Tree",
     "default_path",
-    "from_json",
     "import_json",
     "to_json",
     "to_markdown",

@@ -59,11 +59,6 @@ def to_json(conversation: OpenConversation) -> str:
     return json.dumps(record, indent=1) + "\n"
 
 
-def from_json(store: Store, text: str) -> int:
-    """`import_json`'s conversation."""
-    return import_json(store, text)[0]
-
-
 def import_json(store: Store, text: str) -> tuple[int, int]:
     """Brings in what `to_json` wrote; the conversation, and how many of its messages were new.
 

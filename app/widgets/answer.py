@@ -61,21 +61,17 @@ class Answer(Vertical):
         text: str = "",
         status: str | None = None,
         *,
-        opened: bool = False,
         thought_s: float | None = None,
         message_id: int | None = None,
     ) -> None:
-        """status: of a stored answer. opened: the template writes the opening "<think>" itself.
-
-        thought_s: how long the thinking of a stored answer took, if known.
-        """
+        """status, thought_s: of a stored answer, and how long its thinking took, if known."""
         super().__init__()
         parts = split(text)
         self._markdown = StreamedMarkdown(shown(parts.answer))
         self._mark = Static("", classes="mark", markup=False)
         self._stream: MarkdownStream | None = None
-        self._splitter = ThinkingSplitter(opened=opened)
-        self._prefix = OPENED if opened else ""
+        self._splitter = ThinkingSplitter()
+        self._prefix = ""
         self._spans: tuple[tuple[int, int], ...] = ()
         self._drafted: Static | None = None  # the text with its drafted parts marked
         self._version = ""

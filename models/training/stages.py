@@ -24,7 +24,7 @@ from .cleaning import clean, good_answer
 from .corpus import Conversation
 from .decode import END, Decoder, conversations
 from .export import write_head, write_target
-from .fit import fit_target
+from .fit import FitResult, fit_target
 from .head import Head, fit_head
 from .networks import load_decoder_network
 from .recipe import Recipe, Voice
@@ -165,19 +165,9 @@ def write_corpus(run: Run) -> None:
 
 
 def train_target(run: Run) -> None:
-    target = Target(run.recipe.shape, seed=run.seed).to(run.device)
-    result = fit_target(
-        target,
-        _rows(run, "rows", "train.npz"),
-        _rows(run, "rows", "held-out.npz"),
-        run.recipe,
-        run.recipe.target_seconds,
-        seed=run.seed,
-        device=run.device,
-        report=run.report,
-    )
-    tokenizer = run.made("tokenizer.json")
-    write_target(target, tokenizer, run.path("target.gguf"), quantised=False, name=NAME)
+    target = Target(run.recipe.shape, seed=run.seed)
+    result = _fit(run, target, run.recipe.target_seconds, seed=run.seed)
+    _write(run, target, "target.gguf")
     run.note("target", asdict(result))
 
 
@@ -213,26 +203,41 @@ def _judged(text: str) -> Conversation | None:
 
 def polish(run: Run) -> None:
     """Trains on teacher's text and own answers with the weights as they will be quantised."""
-    target = Target.from_gguf(run.made("target.gguf")).to(run.device)
-    target.quantised = True
+    target = Target.from_gguf(run.made("target.gguf"), quantised=True)
     own = _rows(run, "rows", "own.npz")
     if not len(own):
         run.report("polish: none of its answers was good; there is only the teacher's text")
-    result = fit_target(
+    result = _fit(
+        run,
         target,
-        _rows(run, "rows", "train.npz"),
-        _rows(run, "rows", "held-out.npz"),
-        run.recipe,
         run.recipe.polish_seconds,
         own=own if len(own) else None,
         rate=run.recipe.polish_rate,
         seed=run.seed + 1,
+    )
+    _write(run, target, "shipped.gguf")
+    run.note("polish", asdict(result))
+
+
+def _fit(run: Run, target: Target, seconds: float, **settings: Any) -> FitResult:
+    """Trains `target` on the corpus; settings: as `fit_target` takes them."""
+    train, held_out = (_rows(run, "rows", f"{name}.npz") for name in ("train", "held-out"))
+    return fit_target(
+        target,
+        train,
+        held_out,
+        run.recipe,
+        seconds,
         device=run.device,
         report=run.report,
+        **settings,
     )
-    tokenizer = run.made("tokenizer.json")
-    write_target(target, tokenizer, run.path("shipped.gguf"), quantised=True, name=NAME)
-    run.note("polish", asdict(result))
+
+
+def _write(run: Run, target: Target, name: str) -> None:
+    """As it was trained: quantised if its weights were."""
+    tokenizer, out = run.made("tokenizer.json"), run.path(name)
+    write_target(target, tokenizer, out, quantised=target.quantised, name=NAME)
 
 
 def write_answers(run: Run) -> None:
