@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tracecases import made_up_trace
+from reportcases import BUNDLED, MESSAGES, cycle, rounds_of, run
 
-from specfit.app import report
 from specfit.app.entry import AppError
-from specfit.app.interrupts import Interrupts
-from specfit.app.options import ModelChoice
 from specfit.app.prompts import Prompt
 from specfit.app.report_measure import (
     MOST_TOKENS,
@@ -29,60 +19,18 @@ from specfit.app.report_measure import (
     unfinished,
 )
 from specfit.app.report_page import page
-from specfit.app.report_plain import PlainLoop, check_llama_bench, llama_bench
 from specfit.app.report_plan import (
     OFF,
     PLAIN,
     SPECFIT,
     Asked,
-    Placement,
     default_placements,
     parse_placement,
     parse_placements,
 )
-from specfit.app.report_replay import replay_all, trace_files
 from specfit.app.report_stats import doubted, predicted, ratio, speed
-from specfit.app.report_store import Results, Round, Store, Timed, record_of, timed_of
-from specfit.app.report_visit import _Answers, _check_room, profile_of
+from specfit.app.report_store import Results, Round, Store, record_of, timed_of
 from specfit.app.report_words import verdicts
-from specfit.backend import CycleMeans, CycleReport, Report
-from specfit.backend.calibration import Measured
-from specfit.backend.profiles import load_profile
-from specfit.backend.trace_file import TraceWriter
-from specfit.planner import CostPoint
-
-REPORT = (sys.executable, "-c", "from specfit.app.report import main; main()")
-BUNDLED = ModelChoice(None, None, None, False, None, None, None, None)
-MESSAGES = ({"role": "user", "content": "Why is the sky blue?"},)
-
-
-def run(mode: str, tokens: int, seconds: float, cycles: list[CycleReport] | None = None) -> Timed:
-    means = CycleMeans(1.0, 1.0, measured_cycle_ms=5, verify_ms=4, plan_ms=1, measured_committed=1)
-    made = Report("text", "stop", 9, tokens + 1, 1.0, seconds, tokens, 0, 0, means)
-    return Timed(mode, made, cycles or [], seconds)
-
-
-def rounds_of(kind: str, **seconds: list[float]) -> list[Round]:
-    """Rounds of 10 decoded tokens; seconds: of each mode, by round."""
-    return [
-        Round(
-            "here",
-            kind,
-            f"{kind}-{i}",
-            {m: run(m, 10, s) for m, s in zip(seconds, all_, strict=True)},
-        )
-        for i, all_ in enumerate(zip(*seconds.values(), strict=True))
-    ]
-
-
-def cycle(predicted_ms: float, ms: float, committed: int, seen: bool = True) -> CycleReport:
-    return CycleReport(
-        context=50, rows=3, accepted=committed - 1, committed=committed, union_per_layer=12.0,
-        union_observed=seen, predicted_union=11.0, draft_ms=1, plan_ms=1, verify_ms=ms - 2,
-        observe_ms=0, predicted_cycle_ms=predicted_ms, measured_cycle_ms=ms,
-        predicted_committed=1.5,
-    )  # fmt: skip
-
 
 # --- what is asked for
 
@@ -327,244 +275,3 @@ def test_a_folder_is_of_one_process_and_holds_nothing_else(tmp_path):
     (tmp_path / "results.jsonl").write_text('{"record": "visit"}\nnonsense\n')
     with pytest.raises(AppError, match="line 2"):
         Store(tmp_path)
-
-
-# --- the engine
-
-
-def test_the_bare_loop_says_what_plain_decoding_says(bundled_engine):
-    with Interrupts() as interrupts:
-        answers = _Answers(bundled_engine, interrupts)
-        try:
-            plain, off = (answers.timed(Prompt(1, 1, MESSAGES), m, 24) for m in (PLAIN, OFF))
-        finally:
-            answers.close()
-    assert plain.report.text == off.report.text
-    assert plain.report.completion_tokens == off.report.completion_tokens == 24
-    assert plain.report.prompt_tokens == off.report.prompt_tokens
-    assert plain.decoded == 23
-    assert plain.report.tokens_per_second > 0
-
-
-def test_the_bare_loop_stops_when_asked(bundled_engine):
-    loop = PlainLoop(bundled_engine.model.handle, 512, 1)
-    tokens, made = loop.answer(bundled_engine.prompt_tokens(list(MESSAGES)), 24, lambda: False)
-    loop.close()
-    assert (len(tokens), made.completion_tokens, made.cycles) == (1, 1, 0)
-
-
-def test_an_answer_ends_with_a_whole_cycle(bundled_engine):
-    with Interrupts() as interrupts:
-        answers = _Answers(bundled_engine, interrupts)
-        found = [answers.timed(Prompt(1, 1, MESSAGES), "eagle3:16:3:4", n) for n in range(8, 14)]
-        answers.close()
-    for n, one in enumerate(found, 8):
-        assert one.report.completion_tokens >= n
-        assert one.decoded == sum(c.committed for c in one.cycles)
-    assert any(one.report.completion_tokens > n for n, one in enumerate(found, 8))
-
-
-def test_a_prompt_that_does_not_fit_is_named_by_its_kind(bundled_engine):
-    with pytest.raises(AppError, match="chat, line 3: prompt and answer need"):
-        _check_room(bundled_engine, [Prompt(3, "chat", MESSAGES)], 1020)
-    _check_room(bundled_engine, [Prompt(3, "chat", MESSAGES)], 900)
-
-
-def test_a_calibration_is_kept_as_a_profile_that_plans_can_be_made_by(bundled_engine, tmp_path):
-    points = [CostPoint(1, 8, 20.0), CostPoint(2, 8, 25.0), CostPoint(2, 12, 30.0)]
-    path = tmp_path / "measured.json"
-    path.write_text(
-        json.dumps(profile_of(Measured(points, [1.0, 2.0], 0.5, [], 0.1), bundled_engine))
-    )
-    cost = load_profile(str(path), np.ones(10), 8)
-    assert cost.verify_ms(2, 120.0) == pytest.approx(30.0)
-    assert cost.verify_ms(2, 80.0) == pytest.approx(25.0)
-    assert cost.draft_ms([0]) == pytest.approx(1.0)
-
-
-# --- replays
-
-
-def test_replays_are_made_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("specfit.app.report_replay.MODES", ("off", "chain:1"))
-    trace = made_up_trace(6, 2)
-    path = tmp_path / "made.jsonl.gz"
-    with TraceWriter(path, trace) as writer:
-        for text in trace.texts:
-            writer.add(text)
-    files = trace_files([path])
-    with Store(tmp_path / "kept") as store:
-        profile = store.profile_path("here")
-        profile.parent.mkdir()
-        profile.write_text(
-            '{"draft_level_ms": 1, "points": [{"rows": 1, "union": 4, "ms": 20}, '
-            '{"rows": 2, "union": 6, "ms": 22}]}'
-        )
-        for _ in range(2):
-            replay_all(files, store, ["here", "elsewhere"], "command", Budget(None))
-        (one,) = store.results.replays
-        assert (one["trace"], one["profile"], one["steps"]) == ("made", "here", 12)
-        assert [mode["mode"] for mode in one["modes"]] == ["off", "chain:1"]
-        text = page(store.results, {}, "", None)
-    assert "| `chain:1` |" in text
-    assert "/s |" in text
-
-
-# --- llama-bench
-
-
-def script(path: Path, body: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return path
-
-
-def benched(path: Path) -> object:
-    placement = Placement("here", "", {"A": "1"}, BUNDLED, None)
-    with Interrupts() as interrupts:
-        return llama_bench(
-            path, Path("/some/where/m.gguf"), placement, threads=3, gpu_layers=99, n_cpu_moe=7,
-            tokens=20, depth=50, interrupts=interrupts,
-        )  # fmt: skip
-
-
-def test_llama_bench_is_asked_for_the_same_placement(tmp_path):
-    seen = tmp_path / "seen"
-    path = script(
-        tmp_path / "bench",
-        f'echo "$A $@" > {seen}; echo \'[{{"samples_ts": [9, 11, 10]}}]\'; echo "-p, --n-prompt"',
-    )
-    check_llama_bench(path)
-    path = script(path, f'echo "$A $@" > {seen}; echo \'[{{"samples_ts": [9, 11, 10]}}]\'')
-    found = benched(path)
-    assert found.tokens_per_second == pytest.approx(10)
-    assert found.error == pytest.approx(1 / 3**0.5)
-    options = "-p 0 -n 20 -d 50 -t 3 -ngl 99 -ncmoe 7 -r 3"
-    assert seen.read_text().split() == f"1 -m /some/where/m.gguf {options} -o json".split()
-    assert found.command == f"A=1 llama-bench -m m.gguf {options}"
-
-
-def test_a_llama_bench_that_fails_says_why(tmp_path):
-    path = script(tmp_path / "bench", "echo out of memory >&2; exit 1")
-    with pytest.raises(AppError, match="out of memory"):
-        benched(path)
-    with pytest.raises(AppError, match="no llama-bench that runs here: out of memory"):
-        check_llama_bench(path)
-    with pytest.raises(AppError, match="cannot be run"):
-        check_llama_bench(tmp_path / "missing")
-
-
-# --- the command
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text('{"id": 1, "prompt": "Why is the sky blue?"}\n{"id": 2, "prompt": "Hello"}\n')
-    return path
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["--prompts", "{prompts}"], "NAME=…"),
-        (["--prompts", "a=/nowhere.jsonl"], "/nowhere.jsonl"),
-        (["--prompts", "a={prompts}", "--prompts", "a={prompts}"], "twice"),
-        (["--prompts", "a={prompts}", "--modes", "specfit"], "lacks off"),
-        (["--prompts", "a={prompts}", "--modes", "off,magic"], "magic"),
-        (["--prompts", "a={prompts}", "--placement", "x=--magic"], "--magic"),
-        (
-            ["--prompts", "a={prompts}", "-m", "/no.gguf", "-md", "h", "--placement", "x="],
-            "/no.gguf",
-        ),
-        (["--prompts", "a={prompts}", "-n", "1"], "-n"),
-        (["--llama-bench", "/nowhere/llama-bench"], "/nowhere/llama-bench"),
-        (["--trace", "/nowhere.jsonl"], "/nowhere.jsonl"),
-        (["--about", "/nowhere.txt"], "/nowhere.txt"),
-        (["-o", "page.txt"], ".md"),
-        (["--about", "{page}", "-o", "{page}"], "overwritten"),
-        (["--prompts", "a={prompts}", "-m", "x.gguf"], "needs -md"),
-        ([], "no results"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_code_2(command, prompts, tmp_path, arguments, reason):
-    page_path = tmp_path / "page.md"
-    page_path.write_text("mine")
-    filled = [one.format(prompts=prompts, page=page_path) for one in arguments]
-    outcome = command(report.main, tmp_path / "kept", "-o", page_path, *filled)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.count("\n") == 1
-    assert outcome.err.startswith("specfit-report: ")
-    assert reason in outcome.err
-    assert not (tmp_path / "kept").exists()
-
-
-def started(arguments: list[object]) -> subprocess.Popen[str]:
-    command_line = [*REPORT, *map(str, arguments)]
-    return subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def wait_for_runs(process: subprocess.Popen[str], results: Path, n: int) -> None:
-    deadline = time.monotonic() + 60
-    while not results.exists() or results.read_bytes().count(b'"record": "run"') < n:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.01)
-
-
-def test_a_report_goes_on_where_it_was_killed_and_where_it_was_interrupted(
-    command, prompts, tmp_path, bundled_engine
-):
-    """kill -9 in the second round, then Ctrl-C in the next; then to the end, beside a placement
-    that fails; then the page alone, and another placement of the same name."""
-    folder, page_path = tmp_path / "kept", tmp_path / "page.md"
-    results = folder / "results.jsonl"
-    # The costs that this session has measured already.
-    known = Path(os.environ["XDG_CACHE_HOME"]) / "specfit"
-    shutil.copytree(known, folder / "cache" / "cpu" / "specfit")
-    arguments = [
-        *(folder, "--prompts", f"chat={prompts}", "--placement", "cpu=-t 1 -c 1024 -n 48"),
-        *("--modes", "off,chain:2,specfit", "-o", page_path),
-    ]
-    process = started(arguments)
-    wait_for_runs(process, results, 5)
-    process.kill()
-    process.communicate()
-    kept = results.read_bytes()
-    kept = kept[: kept.rfind(b"\n") + 1]
-    runs = kept.count(b'"record": "run"')
-    assert runs >= 5
-    assert not page_path.exists()
-
-    process = started(arguments)
-    wait_for_runs(process, results, runs + 1)
-    os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert "| `cpu` |" in page_path.read_text()
-
-    outcome = command(report.main, *arguments, "--placement", "broken=-c 1000000")
-    assert outcome.code == 2
-    assert outcome.err.splitlines()[-1].startswith("specfit-report: broken was not measured: -c ")
-    assert results.read_bytes().startswith(kept)
-    lines = [json.loads(line) for line in results.read_bytes().splitlines()]
-    asked = {(line["id"], line["mode"]) for line in lines if line["record"] == "run"}
-    assert asked == {(id_, mode) for id_ in (1, 2) for mode in (OFF, PLAIN, "chain:2", SPECFIT)}
-    written = page_path.read_text()
-    assert "| `cpu` | on the CPU, context 1024, 1 thread, EAGLE-3 head | 48 | 2 chat |" in written
-    assert page_path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    assert str(tmp_path) not in written
-    profile = folder / "profiles" / "cpu.json"
-    assert load_profile(str(profile), np.ones(10), 64).verify_ms(1, 80.0) > 0
-
-    size = results.stat().st_size
-    outcome = command(report.main, folder, "-o", page_path)
-    assert (outcome.code, results.stat().st_size) == (0, size)
-    assert page_path.read_text() == written
-
-    arguments[4] = "cpu=-t 1 -c 512 -n 48"
-    outcome = command(report.main, *arguments)
-    assert outcome.code == 2
-    assert "another options" in outcome.err
-    assert results.stat().st_size == size
