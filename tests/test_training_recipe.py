@@ -60,6 +60,29 @@ def test_the_whole_recipe_on_a_cpu_is_refused(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("text", "--tiny", "--teacher", __file__),
+        ("target", "--tiny", "--device", "quantum"),
+        ("target", "--tiny"),
+    ],
+)
+def test_what_cannot_be_used_is_named_in_a_sentence(tmp_path: Path, arguments: tuple[str]) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "train.npz").write_text("torn")
+    done = train(*arguments, "--work", tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("arguments", [(__file__,), (bundled_model(), "--questions", __file__)])
+def test_the_judge_names_what_it_cannot_use(arguments: tuple[str | Path]) -> None:
+    command = [sys.executable, "-m", "specfit.models.training.judge", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert str(arguments[-1]) in done.stderr
+
+
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=200),
     st.integers(20, 50),

@@ -92,7 +92,12 @@ def _run(
             f"{error.name} is not installed; training needs: pip install specfit[training]"
         ) from None
     recipe = (TINY if tiny else Recipe()).hurried(part)
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ModelFileError(f"--device {device}: there is cuda, cuda:0 …, and cpu.") from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ModelFileError(f"--device {device}: PyTorch sees no CUDA GPU.")
     if chosen.type == "cpu" and not tiny:
         raise ModelFileError("Training needs a CUDA GPU; --tiny tries the recipe on the CPU.")
     started = time.monotonic()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 import click
 
+from specfit.models.errors import ModelFileError
+from specfit.models.gguf_info import read_gguf_info
 from specfit.models.training.cleaning import repetitive
 
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
@@ -57,7 +60,20 @@ class Score:
 
 
 def read_questions(path: Path) -> list[Question]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    """Raises ModelFileError for a line that is no question."""
+    questions = []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            question = json.loads(line) if line.strip() else None
+        except ValueError:
+            question = {}
+        if question is None:
+            continue
+        if not isinstance(question, dict) or not {"id", "kind", "prompt"} <= question.keys():
+            raise ModelFileError(f"{path}, line {number}: not an object with id, kind and prompt.")
+        questions.append(question)
+    return questions
 
 
 def last_number(text: str) -> str | None:
@@ -149,8 +165,12 @@ def table(found: Iterable[Score]) -> str:
 @click.option("--show", is_flag=True, help="Print every answer.")
 def main(model: Path, questions: Path, out: Path | None, threads: int, show: bool) -> None:
     """Ask MODEL questions, greedily and at temperature 0.7, and count what is wrong."""
-
-    asked = read_questions(questions)
+    try:
+        read_gguf_info(model)
+        asked = read_questions(questions)
+    except ModelFileError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     prompts = {question["id"]: question["prompt"] for question in asked}
 
     def report(found: Answer) -> None:

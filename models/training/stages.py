@@ -10,6 +10,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -329,7 +330,11 @@ def _tokenizer(run: Run) -> Tokenizer:
 
 
 def _rows(run: Run, *names: str) -> Rows:
-    return Rows.load(run.made(*names))
+    path = run.made(*names)
+    try:
+        return Rows.load(path)
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise ModelFileError(f"{path} holds no rows; have its stage write it anew.") from error
 
 
 def pool_size() -> int:

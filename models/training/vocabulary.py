@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFReader
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from specfit.models.errors import ModelFileError
+from specfit.models.gguf_info import read_gguf_info
 
 __all__ = [
     "END_OF_TEXT",
@@ -53,11 +53,13 @@ def trained(texts: Iterable[str], size: int) -> Tokenizer:
 
 
 def read(path: Path) -> Tokenizer:
-    """The tokenizer of a GGUF file. Raises ModelFileError if it is of a kind not known here."""
-    fields = GGUFReader(path).fields
+    """The tokenizer of a GGUF file. Raises ModelFileError if it has none of a kind known here."""
+    metadata = read_gguf_info(path).metadata
 
     def value(key: str) -> Any:
-        return fields[f"tokenizer.ggml.{key}"].contents()
+        if f"tokenizer.ggml.{key}" not in metadata:
+            raise ModelFileError(f"{path} lacks tokenizer.ggml.{key}.")
+        return metadata[f"tokenizer.ggml.{key}"]
 
     pre = value("pre")
     tokens: list[str] = value("tokens")
