@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from gguf import GGUFReader
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from specfit.models.errors import ModelFileError
@@ -54,12 +55,13 @@ def trained(texts: Iterable[str], size: int) -> Tokenizer:
 
 def read(path: Path) -> Tokenizer:
     """The tokenizer of a GGUF file. Raises ModelFileError if it has none of a kind known here."""
-    metadata = read_gguf_info(path).metadata
+    read_gguf_info(path)  # says in one sentence what is wrong with a file that cannot be read
+    fields = GGUFReader(path).fields
 
     def value(key: str) -> Any:
-        if f"tokenizer.ggml.{key}" not in metadata:
+        if f"tokenizer.ggml.{key}" not in fields:
             raise ModelFileError(f"{path} lacks tokenizer.ggml.{key}.")
-        return metadata[f"tokenizer.ggml.{key}"]
+        return fields[f"tokenizer.ggml.{key}"].contents()
 
     pre = value("pre")
     tokens: list[str] = value("tokens")
