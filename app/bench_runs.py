@@ -10,6 +10,7 @@ from .bench_result import Run
 from .entry import AppError
 from .interrupts import Interrupts
 from .prompts import Prompt
+from .turns import order_of_round
 
 if TYPE_CHECKING:
     from specfit.backend import Engine, Generation, Sampling, Spec
@@ -50,12 +51,12 @@ class Runner:
 
         for spec in specs:
             self._generate(prompts[0], spec, WARM_UP_TOKENS)
-        schedule = list(rotation(len(prompts), len(specs), repeat))
+        runs_to_do = list(schedule(len(prompts), len(specs), repeat))
         runs = []
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         shown = sys.stderr.isatty()
         with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
-            for round_, prompt, mode in bar.track(schedule):
+            for round_, prompt, mode in bar.track(runs_to_do):
                 done = self._generate(prompts[prompt], specs[mode], self._max_tokens)
                 runs.append(Run(mode, prompt, round_, done.report, done.cycles))
         return runs
@@ -76,10 +77,9 @@ class Runner:
         return generation
 
 
-def rotation(prompts: int, modes: int, repeat: int) -> Iterator[tuple[int, int, int]]:
-    """(repeat, prompt, mode) of every run: modes side by side, each as often first as any other."""
+def schedule(prompts: int, modes: int, repeat: int) -> Iterator[tuple[int, int, int]]:
+    """(repeat, prompt, mode) of every run: modes side by side, in balanced order."""
     for round_ in range(repeat):
         for prompt in range(prompts):
-            start = round_ * prompts + prompt
-            for step in range(modes):
-                yield round_, prompt, (start + step) % modes
+            for mode in order_of_round(modes, round_ * prompts + prompt):
+                yield round_, prompt, mode

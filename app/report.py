@@ -48,7 +48,7 @@ _OPTIONS = [
                  help="Speculation modes, off among them."),
     click.option("-n", "--predict", type=click.IntRange(min=2), metavar="N",
                  help="Tokens of an answer. Default: so many that a prompt under all modes takes "
-                 "about 15 seconds, 16 to 128."),
+                 "about 40 seconds, 32 to 128."),
     click.option("--minutes", type=click.FloatRange(min=0), metavar="M",
                  help="Begin nothing that would not end in this time. Default: until every ratio "
                  "to off is known to 0.03, or no prompt is left."),

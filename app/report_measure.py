@@ -24,13 +24,14 @@ from .report_process import VisitProcess
 from .report_stats import doubted, ratio, times
 from .report_store import Record, Results, Round, Store
 from .report_visit import choice_as_json
+from .turns import order_of_round
 
 # A mode's ratio to off is known when its standard error is this small.
 TARGET_ERROR = 0.03
 # Rounds whose prompts tell behind how many tokens llama-bench is timed.
 ROUNDS_OF_DEPTH = 2
 # What an answer's tokens are chosen for where nobody says: the time of a round of all modes.
-ROUND_S, LEAST_TOKENS, MOST_TOKENS = 15.0, 16, 128
+ROUND_S, LEAST_TOKENS, MOST_TOKENS = 40.0, 32, 128
 # Later visits last so many times as long as what comes before their first round.
 LOADS_OF_A_VISIT = 4
 # How much longer than expected a round may take, and what is assumed of an unknown visit.
@@ -72,8 +73,7 @@ def next_round(
         if missing:
             playing = {OFF, *missing} | ({SPECFIT} & set(modes))
             ordered = [mode for mode in modes if mode in playing]
-            first = len(rounds) % len(ordered)
-            return index, ordered[first:] + ordered[:first]
+            return index, [ordered[mode] for mode in order_of_round(len(ordered), len(rounds))]
     return None
 
 

@@ -88,9 +88,10 @@ def _what(results: Results, placements: Sequence[str], about_it: str) -> str:
         lines.append(_table(heads, rows, left=2))
         lines.append(
             "Temperature 0. Every prompt is answered under all modes side by side, in one process, "
-            f"in rotating order. `{PLAIN}` is a bare loop of llama_decode and argmax on the same "
-            "weights, in the same rotation. Speeds are all tokens over all seconds, without the "
-            "prompt and the first token; kinds of prompts weigh alike. ± is one standard error, by "
+            "in an order in which each mode follows each other one equally often. "
+            f"`{PLAIN}` is a bare loop of llama_decode and argmax on the same weights, one of the "
+            "modes. Speeds are all tokens over all seconds, without the prompt and the first "
+            "token; kinds of prompts weigh alike. ± is one standard error, by "
             "leaving out one prompt at a time. A mode sits out once its ratio to `off` is known to "
             "0.03, so a ratio is of the rounds that both modes played.\n"
         )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from specfit.app import bench
 from specfit.app.bench_result import Run, summarise
-from specfit.app.bench_runs import rotation
+from specfit.app.bench_runs import schedule
 from specfit.app.bench_trace import record_prompts
 from specfit.app.entry import AppError
 from specfit.app.interrupts import Interrupts
 from specfit.app.prompts import Prompt
+from specfit.app.turns import order_of_round
 from specfit.backend import CycleMeans, Report, Sampling
 from specfit.backend.trace_file import read_trace
 from specfit.backend.tracing import record
@@ -203,14 +205,24 @@ def test_unsound_prompts_are_refused(command, tmp_path, content, reason):
     assert reason in outcome.err
 
 
-def test_modes_run_side_by_side_and_take_turns_at_being_first():
-    runs = list(rotation(prompts=3, modes=4, repeat=4))
+def test_modes_run_side_by_side():
+    runs = list(schedule(prompts=3, modes=4, repeat=4))
     assert len(set(runs)) == len(runs) == 3 * 4 * 4
     groups = [runs[start : start + 4] for start in range(0, len(runs), 4)]
     for group in groups:
         assert len({(repeat, prompt) for repeat, prompt, _ in group}) == 1
         assert {mode for _, _, mode in group} == {0, 1, 2, 3}
-    assert set(Counter(group[0][2] for group in groups).values()) == {3}
+
+
+@pytest.mark.parametrize("modes", range(1, 12))
+def test_each_mode_is_first_and_follows_each_other_one_equally_often(modes):
+    rounds = modes if modes % 2 == 0 else 2 * modes
+    orders = [order_of_round(modes, round_) for round_ in range(rounds)]
+    assert all(sorted(order) == list(range(modes)) for order in orders)
+    assert set(Counter(order[0] for order in orders).values()) == {rounds // modes}
+    pairs = Counter(pair for order in orders for pair in pairwise(order))
+    assert len(pairs) == modes * (modes - 1)
+    assert len(set(pairs.values())) <= 1
 
 
 def report(text: str, tokens: int, seconds: float, cycles: int, rows: float) -> Report:

@@ -72,8 +72,8 @@ def test_a_gpu_build_has_five_placements_unless_told_otherwise():
 
 
 def test_tokens_are_chosen_so_that_a_round_takes_its_time():
-    assert chosen_tokens({"a": 0.1, "b": 0.1}) == 72
-    assert chosen_tokens({"a": 5.0}) == 16
+    assert chosen_tokens({"a": 0.2, "b": 0.2}) == 96
+    assert chosen_tokens({"a": 5.0}) == 32
     assert chosen_tokens({"a": 0.0001}) == MOST_TOKENS
 
 
