@@ -167,9 +167,12 @@ class Context:
         return layers.transpose(1, 0, 2)
 
     def logits(self, row: int) -> NDArray[np.float32]:
-        """float32 [n_vocab]: logits of a row of the last decode (a copy)."""
+        """float32 [n_vocab]: logits of a row of the last decode.
+
+        llama.cpp's own memory: the next decode overwrites it.
+        """
         pointer = llama.llama_get_logits_ith(self.handle, row)
-        return np.ctypeslib.as_array(pointer, (self.model.n_vocab,)).copy()
+        return np.ctypeslib.as_array(pointer, (self.model.n_vocab,))
 
     def _share_prefix(self, seq: int) -> None:
         """Makes sequence `seq` hold the committed text."""

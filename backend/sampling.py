@@ -58,7 +58,13 @@ class Sampler:
         self._finalizer = weakref.finalize(self, llama.llama_sampler_free, chain)
 
     def sample(self, context: Context, row: int) -> int:
-        """Draws the token after `row` of the last decode, and remembers it."""
+        """Draws the token after `row` of the last decode, and remembers it.
+
+        llama.cpp lays out 12 bytes a token of the vocabulary even to take the likeliest: of
+        151,936 that is 0.2 ms, and numpy's argmax, which also takes the first of equals, 0.01.
+        """
+        if self._greedy:
+            return int(context.logits(row).argmax())
         return int(llama.llama_sampler_sample(self._chain, context.handle, row))
 
     def probabilities(self, context: Context, row: int) -> dict[int, float]:
