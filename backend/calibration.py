@@ -38,8 +38,9 @@ ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 31, 32, 48, TREE_LIMIT)
 # A shape is visited until it has had this much time, but never more or less often than this; one
 # that is beyond reason already, once.
 SHAPE_MS, VISITS, BEYOND_MS = 100.0, (2, 6), 1000.0
-# Cycles after the first of a visit, of which the last two count; one is enough for a dear shape.
-STEADY, DEAR_MS = 4, 25.0
+# Cycles after the first of a visit, of which the last two count; one is enough for a dear shape,
+# but never for these row counts: plain decoding and its first draft decide whether anything pays.
+STEADY, DEAR_MS, DECISIVE = 4, 25.0, (1, 2)
 # Text before the measured cycles: an empty cache would flatter the attention.
 PREFIX = 128
 # What more text costs is measured at these row counts, behind so many tokens, if those of the
@@ -208,7 +209,7 @@ class _Cycles:
     def visit(self, shape: Shape) -> list[float]:
         """Times of a shape's cycles in a row, the first of them after another number of rows."""
         times = [self.timed(self.tree(shape))]
-        for _ in range(STEADY if times[0] < DEAR_MS else 1):
+        for _ in range(STEADY if times[0] < DEAR_MS or shape[0] in DECISIVE else 1):
             times.append(self.timed(self.tree(shape)))
         self.context.truncate(self.n_text)
         return times

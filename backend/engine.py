@@ -59,16 +59,15 @@ class Engine:
         self.description = loaded.description
         self.recommended_sampling = loaded.sampling
         self._new_beliefs: Callable[[], Beliefs] = loaded.new_beliefs
-        self.own_cost = LiveCost(loaded.own_cost, follows=True)
-        self.steering_cost = self.own_cost
-        if loaded.steering_cost is not None:
-            self.steering_cost = LiveCost(loaded.steering_cost, follows=False)
+        self._own_cost = loaded.own_cost
+        self._steering_cost = loaded.steering_cost
         self.drafter = None if loaded.head is None else Drafter(loaded.head)
         self._policies: dict[str, Policy] = {}
+        self._costs: dict[Policy, LiveCost] = {}  # of cycles here, as followed in each mode
         self._memory = loaded.memory
         # A cycle without drafts is always alike: no planner is asked about it.
         self._plain_union = float(self.model.info.n_experts_used)
-        self._plain_weighted = self._plain_union * float(self.own_cost.now.layer_weights.sum())
+        self._plain_weighted = self._plain_union * float(loaded.own_cost.layer_weights.sum())
         self._rows_before = 1
         self._tokens: list[int] = []  # in the KV cache, sequence 0
         self._observe_ms = loaded.observe_ms
@@ -239,7 +238,7 @@ class Engine:
             plan_ms=plan_ms,
             verify_ms=(walked - planned) * 1e3 - observe_ms,
         )
-        predicted_ms = observe_ms + self.own_cost.cycle_ms(
+        predicted_ms = observe_ms + self._costs[policy].cycle_ms(
             len(tree), choice.union, context, self._rows_before, draft.widths, policy.planning_ms
         )
         predicted_union = policy.beliefs.per_layer(choice.union, len(tree))
@@ -285,9 +284,10 @@ class Engine:
         if self.drafter is not None:
             if self._tracking:
                 self.drafter.remember(self.context.features(1), self._tokens)
-            predicted_ms = self.own_cost.verify_ms(1, self._plain_weighted, context, before)
+            cost = self._costs[policy]
+            predicted_ms = cost.verify_ms(1, self._plain_weighted, context, before)
             ms = (time.perf_counter() - begun) * 1e3
-            self.own_cost.learn_verify(1, self._plain_weighted, context, before, ms)
+            cost.learn_verify(1, self._plain_weighted, context, before, ms)
             policy.learn_plain(context)
             self._rows_before = 1
         ended = time.perf_counter()
@@ -319,10 +319,9 @@ class Engine:
             per_layer = union_per_layer(outcome.experts)
             weighted = float(per_layer @ beliefs.layer_weights)
             union = weighted / beliefs.weight if beliefs.weight else float(per_layer.mean())
-        self.own_cost.learn_draft(outcome.widths, outcome.draft_ms)
-        self.own_cost.learn_verify(
-            rows, weighted, outcome.context, self._rows_before, outcome.verify_ms
-        )
+        cost = self._costs[policy]
+        cost.learn_draft(outcome.widths, outcome.draft_ms)
+        cost.learn_verify(rows, weighted, outcome.context, self._rows_before, outcome.verify_ms)
         policy.learn(outcome)
         self._rows_before = rows
         return union
@@ -345,13 +344,16 @@ class Engine:
         return None if ids is None else pack(np.maximum(ids, 0), self.model.info.n_experts)
 
     def policy(self, spec: Spec) -> Policy:
-        """The policy of a mode, with what it has learned; modes learn apart from each other."""
+        """The policy of a mode, with what it has learned; modes learn apart from each other, costs
+        too: a mode of large trees tells little of what one row takes, and may mislead."""
         known = self._policies.get(spec.text)
         if known is None:
-            known = make_policy(
-                spec, self._new_beliefs(), self.steering_cost, TREE_LIMIT, self._observe_ms
-            )
+            own = steering = LiveCost(self._own_cost, follows=True)
+            if self._steering_cost is not None:
+                steering = LiveCost(self._steering_cost, follows=False)
+            known = make_policy(spec, self._new_beliefs(), steering, TREE_LIMIT, self._observe_ms)
             self._policies[spec.text] = known
+            self._costs[known] = own
         return known
 
     def _truncate(self, n: int) -> None:

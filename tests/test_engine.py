@@ -285,7 +285,7 @@ class TestCosts:
 
     @pytest.mark.parametrize("name", shipped_profiles())
     def test_every_shipped_profile_gives_its_own_points(self, name: str, engine: Engine) -> None:
-        weights = engine.own_cost.now.layer_weights
+        weights = engine.policy(Spec.parse("off")).beliefs.layer_weights
         cost = load_profile(name, weights, 64)
         file = Path(calibration.__file__).with_name("profiles") / f"{name}.json"
         for point in json.loads(file.read_text())["points"]:
