@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen, Screen
 
@@ -19,6 +19,7 @@ from .entry import AppError
 from .jobs import AnswerJob
 from .keys import KEYS
 from .loops import LoopDetector
+from .no_color import PlainApp
 from .options import ModelChoice
 from .parameters import Parameters
 from .widgets.answer import Answer
@@ -56,7 +57,7 @@ class Exchange:
     looping: bool = False
 
 
-class ChatActions(App[None]):
+class ChatActions(PlainApp):
     """The state that actions share, and the actions."""
 
     conversation: Conversation

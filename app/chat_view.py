@@ -72,6 +72,8 @@ class ViewActions(ChatActions):
             raise AppError(f"/theme: there are {', '.join(sorted(self.available_themes))}")
         self.theme = name
         change_setting(self.setup.settings.path, "theme", name)
+        if self.no_color:
+            self.notify("It is kept, and seen once NO_COLOR is not set.", timeout=4)
 
     async def action_select_message(self, step: int) -> None:
         await self.conversation.select(step)

@@ -40,6 +40,9 @@ class Answer(Vertical):
         &.-selected {
             border-left: outer $primary;
         }
+        &.-selected:nocolor {
+            border-left: double $primary;
+        }
     }
     Answer Markdown {
         margin: 0;

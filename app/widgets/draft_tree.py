@@ -54,6 +54,9 @@ class DraftTreeView(VerticalScroll):
         &:focus {
             border-top: solid $primary;
         }
+        &:focus:nocolor {
+            border-title-style: reverse;
+        }
     }
     DraftTreeView Static {
         width: 1fr;

@@ -6,6 +6,8 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import ProgressBar, Static
 
+LOADING = "Loading the model"
+
 
 class LoadingView(Vertical):
     """A progress bar in the conversation's place."""
@@ -17,14 +19,24 @@ class LoadingView(Vertical):
     }
     LoadingView Static, LoadingView ProgressBar {
         width: auto;
+        max-width: 100%;
+    }
+    LoadingView Bar {
+        max-width: 100%;
     }
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._words = Static(LOADING, markup=False)
+        self._bar = ProgressBar(total=None, show_eta=False, show_percentage=False)
+
     def compose(self) -> ComposeResult:
-        yield Static("Loading the model", markup=False)
-        yield ProgressBar(total=None, show_eta=False, show_percentage=False)
+        yield self._words
+        yield self._bar
 
     def show(self, fraction: float | None) -> None:
         """fraction: 0..1; None while nothing can be measured yet."""
         if fraction is not None:
-            self.query_one(ProgressBar).update(total=1.0, progress=fraction)
+            self._words.update(f"{LOADING}: {fraction:.0%}")
+            self._bar.update(total=1.0, progress=fraction)

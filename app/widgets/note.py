@@ -20,6 +20,9 @@ class Note(Static):
     Note.-error {
         color: $text-error;
         border-left: thick $error;
+        &:nocolor {
+            text-style: bold;
+        }
     }
     """
 

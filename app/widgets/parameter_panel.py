@@ -101,6 +101,9 @@ class ParameterPanel(Dialog[Parameters | None]):
     ParameterPanel Input.-invalid {
         text-style: underline;
     }
+    ParameterPanel Select:focus:nocolor > SelectCurrent {
+        text-style: reverse;
+    }
     ParameterPanel #help {
         height: 3;
         margin: 1 0 0 0;

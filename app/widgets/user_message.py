@@ -30,6 +30,9 @@ class UserMessage(Static):
         &.-selected {
             border-left: outer $primary;
         }
+        &.-selected:nocolor {
+            border-left: double $primary;
+        }
     }
     """
 
