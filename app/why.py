@@ -9,105 +9,110 @@ if TYPE_CHECKING:
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 _SIMPLE = {
-    "headless": "no draft: there is no head",
-    "full": "no draft: the context is full",
+    "headless": "no draft: no draft head is loaded",
+    "full": "no draft: the context is nearly full",
 }
 # Why there are no more drafts, where not for their price.
 _ENDS = {
-    "unlikely": "no other is likely enough",
-    "context": "the context ends behind them",
-    "deepest": "no tree is deeper",
-    "rows": "no more fit into one batch",
+    "unlikely": "no other is likely enough to be right",
+    "context": "the context has no room for more",
+    "deepest": "longer ones are never tried",
+    "rows": "the model cannot check more at once",
 }
 
 
 def why(reason: Reason, mode: str, drafted: int) -> str:
-    """One line on a cycle of `mode` (as typed) that verified so many drafts."""
+    """One line on a cycle of `mode` (as typed) that verified so many drafts.
+
+    For readers who know what a token and a draft are, and no more: costs are beside what they
+    bring, times beside times. 80 columns hold it behind the speed.
+    """
     if reason.kind == "mode":
-        return _forced(mode, drafted)
+        return _set(mode, drafted)
     if reason.kind in _SIMPLE:
         return _SIMPLE[reason.kind]
     if reason.kind == "hopeless":
         return _hopeless(reason)
     if reason.kind == "unpromising" or reason.drafts == 0:
-        return _none(reason)
-    trial = ", a trial" if reason.trial else ""
-    return f"{_counted(reason.drafts)}{trial}: {_limit(reason)}"
+        return f"no draft: {_none(reason)}"
+    drafts = _counted(reason.drafts, "test draft" if reason.trial else "draft")
+    return f"{drafts}: {_limit(reason)}"
 
 
 def whys(reason: Reason, mode: str, drafted: int) -> tuple[str, ...]:
     """The same with what else was weighed, a sentence each."""
     first = why(reason, mode, drafted)
-    if reason.step is None or reason.level is None:
+    if reason.kind != "planned" or reason.drafts == 0:
         return (first,)
-    return (first, f"drafting stopped: {_another_level(reason.level, reason.token_ms)}")
+    price = f"a token takes {_number(reason.token_ms)} ms"
+    if reason.step is None or reason.level is None:
+        return (first, price)
+    return (first, price, _longer(reason.level, reason.token_ms))
 
 
-def _forced(mode: str, drafted: int) -> str:
+def _set(mode: str, drafted: int) -> str:
     if mode == "off":
-        return "drafting is switched off"
-    if mode.startswith("chain"):
-        return f"forced: chain of {drafted}"
-    return f"forced: tree of {drafted}"
+        return "no draft: drafting is switched off"
+    return f"{_counted(drafted)}: {mode} is set, whatever it costs"
 
 
 def _hopeless(reason: Reason) -> str:
+    """Even drafts that are sure to be right take longer than their tokens do without."""
     assert reason.step is not None
     n = reason.step.drafts
-    ms = _number(reason.step.ms)
-    some = "one" if n == 1 else str(n)
-    return f"no draft: even {some} sure to be right would cost {ms} ms ({_price(reason)})"
+    some = "1 token" if n == 1 else f"{n} tokens"
+    both = f"{_number(reason.step.ms)} ms with drafts, {_number(n * reason.token_ms)} ms without"
+    return f"no draft: {some} would take {both}"
 
 
 def _none(reason: Reason) -> str:
-    step = reason.step
+    step, token_ms = reason.step, reason.token_ms
     if step is None:
-        return "no draft: the head finds none that is likely"
-    if step.pays(reason.token_ms):
-        why = _promise("one", step) if reason.kind == "unpromising" else _limit(reason)
-        return f"no draft: {why}"
-    best = "one" if reason.kind == "unpromising" else "the best one"
-    cost = f"{best} would cost {_number(step.ms)} ms for {_tokens(step)}"
-    return f"no draft: {cost} ({_price(reason)})"
+        return "none is likely enough to be right"
+    if not step.pays(token_ms):
+        worth = step.tokens * token_ms
+        return f"one would cost {_price(step)}" + (f", worth {_number(worth)} ms" if worth else "")
+    if reason.kind == "unpromising":
+        return f"one {_disappointing(step)}"
+    return "nothing better was found in the time to plan"
 
 
 def _limit(reason: Reason) -> str:
     """What keeps a cycle from more than these drafts."""
     step = reason.step
     if step is not None and step.pays(reason.token_ms):
-        return "the best tree found in the time there is for planning"
+        return "the best found in the time to plan"
     if step is not None:
-        more = _ordinal(reason.drafts + 1)
-        return f"{more} would cost {_number(step.ms)} ms for {_tokens(step)}"
+        return f"{_ordinal(reason.drafts + 1)} would cost {_price(step)}"
     if reason.level is not None:
-        return _another_level(reason.level, reason.token_ms)
-    return _ENDS.get(reason.end, "all there were")
+        return _longer(reason.level, reason.token_ms)
+    return _ENDS.get(reason.end, "there were no others")
 
 
-def _another_level(level: Step, token_ms: float) -> str:
-    ms = _number(level.ms)
+def _longer(level: Step, token_ms: float) -> str:
+    """Drafting a level more."""
     if level.pays(token_ms):
-        return _promise("another level", level)
-    return f"another level costs {ms} ms and promises {_tokens(level)}"
+        return f"longer ones {_disappointing(level)}"
+    return f"longer ones would cost {_price(level)}"
 
 
-def _promise(what: str, step: Step) -> str:
+def _disappointing(step: Step) -> str:
     """Of a step that should pay and was not taken: what such steps have gained corrects it."""
-    return f"{what} promises {_tokens(step)} for {_number(step.ms)} ms, but they fall short"
+    return f"should give {_tokens(step)} for {_number(step.ms)} ms, but gave less"
 
 
-def _price(reason: Reason) -> str:
-    return f"a token costs {_number(reason.token_ms)} ms"
+def _price(step: Step) -> str:
+    return f"{_number(step.ms)} ms for {_tokens(step)}"
 
 
 def _tokens(step: Step) -> str:
     if step.tokens < 0.0005:
-        return "nothing"
+        return "next to nothing"
     return f"{_number(step.tokens) if step.tokens >= 0.1 else f'{step.tokens:.1g}'} tokens"
 
 
-def _counted(drafts: int) -> str:
-    return "1 draft" if drafts == 1 else f"{drafts} drafts"
+def _counted(drafts: int, noun: str = "draft") -> str:
+    return f"{drafts or 'no'} {noun}{'s' if drafts > 1 else ''}"
 
 
 def _ordinal(n: int) -> str:
@@ -119,5 +124,7 @@ def _ordinal(n: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Two digits that count: 0.02, 1.4, 22, 140."""
+    """Two digits that count: 0.02, 1.4, 22, 140; what is less than a hundredth is 0."""
+    if abs(value) < 0.005:
+        return "0"
     return f"{value:.0f}" if abs(value) >= 99.5 else f"{value:.2g}"

@@ -133,7 +133,7 @@ class TestThePanel:
             app.panel.show(views, so_far, "eagle3:16:3:4", 1024)
             await settled(pilot)
             screen = texts(app)
-            for part in ("forced: tree of 15", "Draft tree: newest of", "took", "pred.", "1024"):
+            for part in ("15 drafts: eagle3:16:3:4 is set", "Draft tree: newest of", "took", "pred.", "1024"):
                 assert part in screen
             assert ("Accepted by depth" in screen) == (size[1] >= 30)
             for widget in (DraftTreeView, CyclePlot, ExpertStrip, Meters):
@@ -152,7 +152,7 @@ class TestThePanel:
             await settled(pilot)
             screen = texts(app)
             assert "No draft head: nothing is drafted." in screen
-            assert "no draft: there is no head" in screen
+            assert "no draft: no draft head is loaded" in screen
             assert "none predicted" in screen
 
     async def test_says_why_and_what_else_was_weighed(self):
@@ -162,7 +162,8 @@ class TestThePanel:
             said = " ".join(str(app.query_one("#why", Static).render()).split())
             assert said == (
                 "3 drafts: a fourth would cost 9 ms for 0.1 tokens "
-                "drafting stopped: another level costs 1.4 ms and promises 0.02 tokens"
+                "a token takes 22 ms "
+                "longer ones would cost 1.4 ms for 0.02 tokens"
             )
 
     async def test_keys_turn_to_older_drafts_which_stay_while_newer_ones_come(self):

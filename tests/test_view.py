@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from specfit.planner import CycleCost, ExpertForecast, LiveCost, Reason, Step
 from specfit.planner.lab import MAX_ROWS, Lab
 from specfit.planner.planned import Planned
 from specfit.planner.policies import Outcome
-from specfit.planner.reason import best_left_out
+from specfit.planner.reason import End, Kind, best_left_out
 from specfit.planner.replay import replay
 
 QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
@@ -189,39 +191,61 @@ class TestWords:
         return why(reason, "specfit", drafts)
 
     def test_say_what_the_next_draft_would_cost(self) -> None:
-        assert self.planned(2, Step(9.0, 0.2)) == "2 drafts: a third would cost 9 ms for 0.2 tokens"
+        third = "a third would cost 9 ms for 0.2 tokens"
+        assert self.planned(2, Step(9.0, 0.2)) == f"2 drafts: {third}"
+        assert self.planned(2, Step(9.0, 0.2), trial=True) == f"2 test drafts: {third}"
         assert self.planned(1, Step(9.0, 0.2)).startswith("1 draft: a second would")
         assert self.planned(7, Step(140.2, 0.02)).startswith(
             "7 drafts: an eighth would cost 140 ms"
         )
         assert self.planned(30, Step(9.0, 0.2)).startswith("30 drafts: one more would")
+        assert self.planned(2, Step(9.0, 0.0)).endswith("9 ms for next to nothing")
 
     def test_say_why_nothing_is_drafted(self) -> None:
-        no_draft = "no draft: the best one would cost 12 ms for 0.4 tokens (a token costs 22 ms)"
+        no_draft = "no draft: one would cost 12 ms for 0.4 tokens, worth 8.8 ms"
         assert self.planned(0, Step(12.0, 0.4)) == no_draft
+        assert why(Reason("unpromising", 0, 22.0, Step(12.0, 0.4)), "specfit", 0) == no_draft
         hopeless = Reason("hopeless", 0, 4.9, Step(15.3, 3.0, 3))
         assert why(hopeless, "specfit", 0) == (
-            "no draft: even 3 sure to be right would cost 15 ms (a token costs 4.9 ms)"
+            "no draft: 3 tokens would take 15 ms with drafts, 15 ms without"
         )
-        assert "no head" in why(Reason("headless"), "specfit", 0)
+        assert "no draft head" in why(Reason("headless"), "specfit", 0)
 
     def test_say_what_another_level_would_bring(self) -> None:
-        level = Step(1.4, 0.02)
-        assert self.planned(3, level=level) == (
-            "3 drafts: another level costs 1.4 ms and promises 0.02 tokens"
-        )
-        both = whys(Reason("planned", 3, 22.0, Step(9.0, 0.2), level), "specfit", 3)
-        assert both[1] == "drafting stopped: another level costs 1.4 ms and promises 0.02 tokens"
+        longer = "longer ones would cost 1.4 ms for 0.02 tokens"
+        assert self.planned(3, level=Step(1.4, 0.02)) == f"3 drafts: {longer}"
+        both = whys(Reason("planned", 3, 22.0, Step(9.0, 0.2), Step(1.4, 0.02)), "specfit", 3)
+        assert both[1:] == ("a token takes 22 ms", longer)
 
     def test_do_not_call_a_step_too_dear_that_would_pay(self) -> None:
         assert "cost" not in self.planned(2, Step(1.0, 0.9))
         disappointed = Reason("unpromising", 0, 22.0, Step(9.0, 0.6))
-        assert "fall short" in why(disappointed, "specfit", 0)
+        assert why(disappointed, "specfit", 0) == (
+            "no draft: one should give 0.6 tokens for 9 ms, but gave less"
+        )
 
     def test_name_the_mode_that_leaves_no_choice(self) -> None:
-        assert why(Reason("mode"), "chain:3", 3) == "forced: chain of 3"
-        assert why(Reason("mode"), "eagle3:31", 30) == "forced: tree of 30"
-        assert why(Reason("mode"), "off", 0) == "drafting is switched off"
+        assert why(Reason("mode"), "chain:3", 3) == "3 drafts: chain:3 is set, whatever it costs"
+        assert why(Reason("mode"), "off", 0) == "no draft: drafting is switched off"
+
+    def test_fit_80_columns_whatever_the_numbers_are(self) -> None:
+        steps = [None, *(Step(ms, tokens, 16) for ms in (0.001, 1.44, 140) for tokens in (0, 0.02))]
+        ends = get_args(End)
+        kinds = [kind for kind in get_args(Kind) if kind != "hopeless"]
+        said = {
+            why(Reason(kind, drafts, token_ms, step, level, end, trial), "eagle3:31:7:10", drafts)
+            for kind, drafts, token_ms, step, level, end, trial in product(
+                kinds, (0, 1, 28), (0.94, 140.0), steps, steps, ends, (False, True)
+            )
+        }
+        said |= {
+            why(Reason("hopeless", 0, 0.94, step), "specfit", 0)
+            for step in steps
+            if step is not None
+        }
+        assert len(said) > 50
+        assert max(map(len, said)) <= 78
+        assert not [sentence for sentence in said if "e-" in sentence or "e+" in sentence]
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +309,7 @@ class TestViews:
         monkeypatch.setattr(policy.rule, "_live", dear)  # type: ignore[attr-defined]
         _, views = watched(engine, "specfit:ratio", n=4)
         assert {view.reason.kind for view in views} == {"hopeless"}
-        assert "sure to be right" in why(views[0].reason, "specfit:ratio", 0)
+        assert "ms with drafts" in why(views[0].reason, "specfit:ratio", 0)
 
     def test_cost_nothing_when_nobody_watches(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,9 @@ class Panel(Vertical):
         background: $surface;
     }
     Panel #why {
+        height: 5;
+    }
+    Panel.-short #why {
         height: 4;
     }
     Panel.-short AcceptanceBars {
