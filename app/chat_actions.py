@@ -240,8 +240,12 @@ class ChatActions(PlainApp):
         self.push_screen(picker, self._choose_model)
 
     def _choose_model(self, choice: Choice | None) -> None:
-        if choice is not None and not self.busy():
-            self.run_worker(self._switch_model(chosen(self.wanted, choice)))
+        if choice is None or self.busy():
+            return
+        model, ctx = chosen(self.wanted, choice), self.setup.model.ctx_size
+        if ctx is not None and choice.context_length:
+            model = replace(model, ctx_size=min(ctx, choice.context_length))
+        self.run_worker(self._switch_model(model))
 
     async def _switch_model(self, model: ModelChoice) -> None:
         from textual.containers import Horizontal

@@ -166,13 +166,13 @@ def fit(entry: ModelEntry, memory: Memory) -> Fit:
         return Fit(
             "tight",
             f"tight: {size(on_gpu)} for the GPU, {size(memory.vram)} free there; "
-            "give fewer --gpu-layers",
+            "start with fewer --gpu-layers",
         )
     if need - on_gpu > memory.ram:
         return Fit(
             "tight",
             f"tight: {size(need - on_gpu)} for host memory, {size(memory.ram)} free there; "
-            "give a smaller --n-cpu-moe",
+            "start with a smaller --n-cpu-moe",
         )
     near = on_gpu > _TIGHT * memory.vram or need - on_gpu > _TIGHT * memory.ram
     return Fit("tight", f"tight: {numbers}") if near else Fit("fits", f"fits: {numbers}")

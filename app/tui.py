@@ -21,6 +21,7 @@ from . import attachments, thinking
 from .chat_actions import Exchange
 from .chat_conversations import ConversationActions
 from .chat_setup import Setup
+from .chat_words import notice, refusal
 from .entry import AppError
 from .jobs import AnswerJob, LoadJob
 from .keys import bindings, key_name, keys_of
@@ -229,18 +230,21 @@ class ChatApp(ConversationActions):
 
     def _generation(self, engine: Engine, path: tuple[Message, ...]) -> Generation:
         """In the job's thread: the messages that fit, and their answer begun."""
-        from specfit.backend import Spec
+        from specfit.backend import Spec, SpecfitError
 
         room = engine.ctx - int(engine.ctx * ROOM_FOR_ANSWER)
         parameters = self.parameters
         messages, dropped = model_messages(path, thinking.stripped, engine.count_tokens, room)
-        generation = engine.generate(
-            messages=messages,
-            sampling=parameters.over(engine.recommended_sampling),
-            max_tokens=parameters.max_tokens,
-            spec=Spec.parse(parameters.spec),
-            thinking=parameters.thinking,
-        )
+        try:
+            generation = engine.generate(
+                messages=messages,
+                sampling=parameters.over(engine.recommended_sampling),
+                max_tokens=parameters.max_tokens,
+                spec=Spec.parse(parameters.spec),
+                thinking=parameters.thinking,
+            )
+        except SpecfitError as error:
+            raise refusal(engine, messages, error) from error
         if dropped > self.dropped:
             turns = "turn is" if dropped == 1 else f"{dropped} turns are"
             told = f"The context is full: the oldest {turns} no longer seen by the model."
@@ -327,7 +331,8 @@ class ChatApp(ConversationActions):
     async def show_conversation(self) -> None:
         """Shows the branch that the session looks at."""
         assert self.engine is not None
-        head = [self.engine.description, *self.engine.notices, *self.setup.notices]
+        told = [notice(one, self.keys) for one in self.engine.notices]
+        head = [self.engine.description, *told, *self.setup.notices]
         notes: list[Callable[[], Note | UserMessage | Answer]] = [
             partial(Note, text) for text in head
         ]

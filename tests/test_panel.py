@@ -133,7 +133,13 @@ class TestThePanel:
             app.panel.show(views, so_far, "eagle3:16:3:4", 1024)
             await settled(pilot)
             screen = texts(app)
-            for part in ("15 drafts: eagle3:16:3:4 is set", "Draft tree: newest of", "took", "pred.", "1024"):
+            for part in (
+                "15 drafts: eagle3:16:3:4 is set",
+                "Draft tree: newest of",
+                "took",
+                "pred.",
+                "1024",
+            ):
                 assert part in screen
             assert ("Accepted by depth" in screen) == (size[1] >= 30)
             for widget in (DraftTreeView, CyclePlot, ExpertStrip, Meters):

@@ -131,7 +131,7 @@ async def test_typing_filters_and_enter_takes_the_head_that_fits(machine):
         assert "too big: 18.6 GB, 12.0 GB free" in text
         assert "● EAGLE-3 head a/right" in text
         await press(pilot, "enter")
-        assert await given(pilot) == Choice(MODELS[1].path, HEADS[2].path)
+        assert await given(pilot) == Choice(MODELS[1].path, HEADS[2].path, 40960)
 
 
 async def test_enter_waits_until_it_is_known_which_heads_fit(machine):
@@ -139,7 +139,7 @@ async def test_enter_waits_until_it_is_known_which_heads_fit(machine):
         await looked(pilot)
         for key in (*"30b", "enter"):
             pilot.app.simulate_key(key)
-        assert await given(pilot) == Choice(MODELS[1].path, HEADS[2].path)
+        assert await given(pilot) == Choice(MODELS[1].path, HEADS[2].path, 40960)
 
 
 async def test_drafts_can_be_done_without(machine):
@@ -148,7 +148,7 @@ async def test_drafts_can_be_done_without(machine):
         await press(pilot, "down")
         await looked(pilot)
         await press(pilot, "tab", "down", "enter")
-        assert await given(pilot) == Choice(MODELS[1].path, None)
+        assert await given(pilot) == Choice(MODELS[1].path, None, 40960)
 
 
 async def test_a_head_that_does_not_fit_says_why_and_is_refused(machine):
@@ -196,7 +196,7 @@ async def test_any_path_can_be_typed(machine, tmp_path):
         assert pilot.app.screen.query_one(Input).value == ""
         await looked(pilot)
         await press(pilot, "enter")
-        assert await given(pilot) == Choice(path, None)
+        assert await given(pilot) == Choice(path, None, 40960)
 
 
 async def test_a_path_to_nothing_is_told(machine):
@@ -215,7 +215,7 @@ async def test_a_second_click_chooses(machine):
         await looked(pilot)
         assert pilot.app.result is NOT_CLOSED
         await pilot.click(ModelTable, offset=(3, 2))
-        assert await given(pilot) == Choice(MODELS[1].path, HEADS[2].path)
+        assert await given(pilot) == Choice(MODELS[1].path, HEADS[2].path, 40960)
 
 
 async def test_thousands_of_models_do_not_hold_the_keys_up(machine, monkeypatch):

@@ -39,11 +39,13 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 class Choice:
     """What to load. model: None is the bundled one.
 
-    head: None is the bundled model's own; for other models, plain decoding.
+    head: None is the bundled model's own; for other models, plain decoding. context_length: what
+    the model was made for; 0 if that is not known.
     """
 
     model: Path | None
     head: Path | None
+    context_length: int = 0
 
 
 class ModelPicker(Dialog[Choice | None]):
@@ -341,7 +343,11 @@ def _choice(entry: ModelEntry, head: HeadEntry | None) -> Choice:
     from specfit.models import bundled_head
 
     own = entry.bundled and head is not None and head.path == bundled_head()
-    return Choice(None if entry.bundled else entry.path, None if own or head is None else head.path)
+    return Choice(
+        None if entry.bundled else entry.path,
+        None if own or head is None else head.path,
+        entry.context_length,
+    )
 
 
 def _description(entry: ModelEntry) -> str:
