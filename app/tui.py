@@ -24,6 +24,7 @@ from .chat_setup import Setup
 from .chat_words import notice, refusal
 from .entry import AppError
 from .jobs import AnswerJob, LoadJob
+from .key_order import KeysInOrder
 from .keys import bindings, key_name, keys_of
 from .loops import LoopDetector
 from .options import ModelChoice
@@ -54,7 +55,7 @@ ROOM_FOR_ANSWER = 1 / 4
 LOOPING = "stopped: it repeats itself"
 
 
-class ChatApp(ConversationActions):
+class ChatApp(KeysInOrder, ConversationActions):
     """The chat. After `run`, `load_error` is why the model could not be loaded, if so."""
 
     TITLE = "SpecFit"

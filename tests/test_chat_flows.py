@@ -240,9 +240,9 @@ async def test_tab_goes_through_the_fields_of_a_dialog(bundled_engine):
         await until(pilot, lambda: isinstance(pilot.app.screen, ParameterPanel))
         first = pilot.app.focused
         await press(pilot, "tab")
-        assert pilot.app.focused is not first
+        await until(pilot, lambda: pilot.app.focused is not first)
         await press(pilot, "7")
-        assert "7" in pilot.app.focused.value
+        await until(pilot, lambda: "7" in pilot.app.focused.value)
 
 
 async def test_leaving_with_something_unsaved_is_asked_about(bundled_engine, monkeypatch):

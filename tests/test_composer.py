@@ -11,19 +11,20 @@ from pathlib import Path
 
 import pytest
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.pilot import Pilot
 from textual.widgets import Static
 
 from specfit.app.history import History
+from specfit.app.key_order import KeysInOrder
 from specfit.app.keys import KEYS, remapped
 from specfit.app.pastes import LARGEST, Pastes
 from specfit.app.widgets.completions import Completions
 from specfit.app.widgets.composer import Composer
 
 
-class Desk(App[None]):
+class Desk(KeysInOrder):
     """An input box at the bottom, and what it posted."""
 
     def __init__(self, folder: Path, keys=KEYS) -> None:

@@ -126,19 +126,9 @@ class Composer(TextArea):
 
     # Keys
 
-    async def on_key(self, event: events.Key) -> None:
-        """Does what the key is for at once, before the keys behind it.
-
-        Textual would look for bindings when the event has come up to the app; letters that arrived
-        meanwhile would be inserted first.
-        """
+    def on_key(self, event: events.Key) -> None:
         key = event.key
-        if (
-            self._on_list_key(key)
-            or self._on_own_key(key)
-            or self._on_unprintable(event.character)
-            or await self._on_binding(key)
-        ):
+        if self._on_list_key(key) or self._on_own_key(key) or self._on_unprintable(event.character):
             event.prevent_default().stop()
 
     def _on_list_key(self, key: str) -> bool:
@@ -191,12 +181,6 @@ class Composer(TextArea):
             return False
         self._insert_here(character)
         return True
-
-    async def _on_binding(self, key: str) -> bool:
-        for binding in self._bindings.key_to_bindings.get(key, ()):
-            if await self.app.run_action(binding.action, self):
-                return True
-        return False
 
     def on_paste(self, event: events.Paste) -> None:
         """Inserts what was pasted as it is: its line ends do not send."""
