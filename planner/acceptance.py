@@ -43,11 +43,11 @@ class Acceptance:
         self._temperature = round(temperature, 1)
 
     def conditional(self, tree: DraftTree) -> FloatArray:
-        """float64 [n]: chance that a node is accepted given that its parent is; 1 for the root."""
+        """float64 [n]: chance that a node is accepted given that its parent is; 1 for a root."""
         slope, base, *by_depth = self._regression.theta
         offsets = base + np.array([0.0, *by_depth])
         chances = 1 / (1 + np.exp(-(slope * _logits(tree.probs) + offsets[_clipped(tree.depths)])))
-        chances[0] = 1.0
+        chances[: tree.n_lines] = 1.0
         return chances
 
     def chances(self, tree: DraftTree) -> FloatArray:
@@ -55,7 +55,7 @@ class Acceptance:
         return tree.path_products(self.conditional(tree))
 
     def learn(self, tree: DraftTree, path: list[int]) -> None:
-        """Learns from a verified tree whose nodes `path` (root first) were accepted."""
+        """Learns from a verified tree whose nodes `path` (roots included) were accepted."""
         self._news.append((tree, path))
         if len(self._news) == TOGETHER:
             self._learn_news()
@@ -66,7 +66,7 @@ class Acceptance:
             on_path = np.zeros(len(tree), np.bool_)
             on_path[path] = True
             tried = on_path[tree.parents]
-            tried[0] = False
+            tried[: tree.n_lines] = False
             probs.append(tree.probs[tried])
             depths.append(tree.depths[tried])
             accepted.append(on_path[tried])

@@ -134,7 +134,7 @@ class Forecast:
     def of(self, tree: DraftTree) -> ExpertForecast:
         """What to expect of `tree`; quick if it is the one of the last call, grown."""
         known = self._known = self._look(tree)
-        return ExpertForecast(known.sets, self._unforeseen(known.kinds) * self.layer_weight)
+        return ExpertForecast(known.sets, self._unforeseen(known) * self.layer_weight)
 
     def learn(self, tree: DraftTree, forecast: ExpertForecast | None, seen: Bitsets) -> None:
         """Learns from what a verified `tree` used, uint64 [n, layer, word].
@@ -142,14 +142,15 @@ class Forecast:
         forecast: what was expected of this very tree.
         """
         used = unpack(seen, self._shape[1])
-        if len(tree) > 1:
+        n_lines = tree.n_lines
+        if len(tree) > n_lines:
             known = self._look(tree) if forecast is None else self._blank(tree, forecast.sets)
             if forecast is not None:
                 self._describe(known, 0)
             self._learn_growth(known, seen)
             self._learn_weights(known, used)
         self._table.learn(tree.tokens, used)
-        self._learn_shares(used, used[:1])
+        self._learn_shares(used, used[:n_lines])
         self._known = None
 
     def train(self, texts: Sequence[TracedText]) -> None:
@@ -164,7 +165,7 @@ class Forecast:
     def signals(self, tree: DraftTree) -> Floats:
         """float32 [n, signal, output]: what each of SIGNALS adds to what is usual."""
         signals = self._signals(self._look(tree), slice(None))
-        signals[0, SIGNALS.index("parent")] = 0.0  # nothing is known of the root's parent
+        signals[: tree.n_lines, SIGNALS.index("parent")] = 0.0  # nothing is known of a root's
         return signals
 
     def likeliest(self, scores: Floats) -> Bitsets:
@@ -226,7 +227,7 @@ class Forecast:
         tree = known.tree
         known.slots[m:] = slots = self._table.slots(tree.tokens[m:])
         known.kinds[m:] = self._table.familiarity[slots]
-        drafts = max(m, 1)
+        drafts = max(m, tree.n_lines)
         if tree.states is None or drafts == len(tree):
             return
         states = tree.states[tree.parents[drafts:]]
@@ -241,7 +242,7 @@ class Forecast:
         slots, weights = known.slots[level], self._weights[known.kinds[level]]
         weights[:, 0] *= self._table.trust[slots]
         if not level.start:
-            weights[:, 2] = 0.0  # nothing is known of the root's parent
+            weights[:, 2] = 0.0  # nothing is known of a root's parent
         by_token, by_probe, by_parent, by_context = weights.T[:, :, None]
         usual = 1 - by_token - by_parent - by_context
         parts = (known.codes[level] * by_probe, usual, by_context)
@@ -263,7 +264,8 @@ class Forecast:
         return signals
 
     def _learn_weights(self, known: _Known, used: NDArray[np.uint8]) -> None:
-        drafts = slice(1, TEACHERS + 1)
+        n_lines = known.tree.n_lines
+        drafts = slice(n_lines, n_lines + TEACHERS)
         signals, kinds = self._signals(known, drafts), known.kinds[drafts]
         left = used[drafts] - self._linear[RANK]
         touched = np.unique(kinds)
@@ -289,29 +291,31 @@ class Forecast:
     def _learn_growth(self, known: _Known, seen: Bitsets) -> None:
         if not self.layer_weight:
             return
-        expected, observed, kinds = self._growth(known.sets), self._growth(seen), known.kinds
-        priced = expected.sum() + self._unforeseen(kinds).sum()
+        n_lines = known.tree.n_lines
+        expected, observed = self._growth(known.sets, n_lines), self._growth(seen, n_lines)
+        priced = expected.sum() + self._unforeseen(known).sum()
         self._growths += GROWTH_STEP * (np.array([priced, observed.sum()]) - self._growths)
-        for kind, more in zip(kinds[1:].tolist(), (observed - expected).tolist(), strict=True):
+        kinds = known.kinds[n_lines:].tolist()
+        for kind, more in zip(kinds, (observed - expected).tolist(), strict=True):
             self._beyond[kind] += GROWTH_STEP * (more - self._beyond[kind])
 
-    def _growth(self, sets: Bitsets) -> FloatArray:
-        """float64 [n - 1]: experts a layer that each node but the root adds to those before it."""
-        unions = sizes(np.bitwise_or.accumulate(sets, axis=0))
+    def _growth(self, sets: Bitsets, n_lines: int) -> FloatArray:
+        """float64 [n - n_lines]: experts a layer that each draft adds to the nodes before it."""
+        unions = sizes(np.bitwise_or.accumulate(sets, axis=0)[n_lines - 1 :])
         return np.diff(unions, axis=0) @ self._layer_weights / self.layer_weight
 
-    def _unforeseen(self, kinds: NDArray[np.intp]) -> FloatArray:
+    def _unforeseen(self, known: _Known) -> FloatArray:
         """float64 [n], a layer; never negative: that sets share too little is told by `scale`."""
-        unforeseen = np.maximum(self._beyond[kinds], 0.0)
-        unforeseen[0] = 0.0  # the root's number of experts is certain
+        unforeseen = np.maximum(self._beyond[known.kinds], 0.0)
+        unforeseen[: known.tree.n_lines] = 0.0  # a root's number of experts is certain
         return unforeseen
 
 
 def _starts_with(tree: DraftTree, old: DraftTree) -> bool:
     """Whether `tree` is `old` grown: the same first nodes behind the same state."""
-    m = len(old)
+    m, n_lines = len(old), old.n_lines
     same = tree.tokens[:m].tobytes() == old.tokens.tobytes()
     same = same and tree.parents[:m].tobytes() == old.parents.tobytes()
-    if not same or m == 1 or tree.states is None or old.states is None:
-        return same and (m == 1 or tree.states is old.states)
-    return tree.states[0].tobytes() == old.states[0].tobytes()
+    if not same or m == n_lines or tree.states is None or old.states is None:
+        return same and (m == n_lines or tree.states is old.states)
+    return tree.states[:n_lines].tobytes() == old.states[:n_lines].tobytes()

@@ -44,7 +44,7 @@ class Search {
 
     // rate: for the ratio, that of the root alone. few: so many nodes are settled by their subsets.
     Search(const Problem &problem, bool by_ratio, double rate, double root_union, std::size_t few)
-        : best{by_ratio, rate, 1.0 - rate * problem.ms(1, root_union), {}},
+        : best{by_ratio, rate, problem.chances[0] - rate * problem.ms(1, root_union), {}},
           p_(problem),
           few_(few),
           root_union_(root_union) {}
@@ -70,7 +70,7 @@ class Search {
         nodes.erase(nodes.begin());
         std::stable_sort(nodes.begin(), nodes.end(),
                          [this](int a, int b) { return p_.chances[a] > p_.chances[b]; });
-        Numbers hoped(p_.limit + 1, 1.0);  // [rows]: E of the likeliest nodes
+        Numbers hoped(p_.limit + 1, p_.chances[0]);  // [rows]: E of the likeliest nodes
         int most = 1;                      // the most rows that may win
         for (int rows = 2; rows <= p_.limit; rows++) {
             hoped[rows] = hoped[rows - 1] + p_.chances[nodes[rows - 2]];
@@ -136,7 +136,7 @@ class Search {
     State undecided(const Indices &nodes) const {
         const std::size_t size = nodes.size();
         State state;
-        state.committed = 1.0;
+        state.committed = p_.chances[0];
         state.weighted_union = root_union_;
         state.open = nodes;
         state.up.resize(size);
@@ -179,7 +179,7 @@ class Search {
     void offer_likeliest(const Indices &nodes, int most) {
         std::vector<Word> sofar(p_.sets.words);
         p_.sets.add(0, sofar.data());
-        double committed = 1.0, weighted_union = root_union_;
+        double committed = p_.chances[0], weighted_union = root_union_;
         Indices plan;
         for (int rows = 2; rows <= most; rows++) {
             const int node = nodes[rows - 2];
@@ -306,7 +306,7 @@ Outcome solve(const Problem &p, bool by_ratio, double rate, std::int64_t max_sta
     double weighted_union = p.sets.add(0, sofar.data()) + p.lone(0);
     const double root_ms = p.ms(1, weighted_union);
     if (by_ratio && !(root_ms > 0)) return NO_TIME;
-    Search search(p, by_ratio, by_ratio ? 1.0 / root_ms : rate, weighted_union, few);
+    Search search(p, by_ratio, by_ratio ? p.chances[0] / root_ms : rate, weighted_union, few);
     bool proven = false;
     found.states = search.run(max_states, proven);
     found.proven = proven;

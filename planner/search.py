@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -93,29 +93,42 @@ def best_subtree(
 ) -> Plan:
     """The subtree of the draft tree with the best predicted throughput.
 
-    parents:    [n], parents before children; -1 for the root, node 0.
-    chances:    [n], probability that the node is committed; 1 for the root, and never more than the
+    parents:    [n], parents before children; -1 for a root. There is one for each line, before all
+                drafts, and all roots are kept: drafts of all lines compete for the rows.
+    chances:    [n], probability that the node is committed; 1 for a root, and never more than the
                 parent's.
     experts:    uint64 [n, layer, word], the experts each node is expected to use; None where they
                 are no part of the cost.
     unforeseen: [n], weighted number of further experts that no other node shares.
     spent_ms:   time that is paid for whatever is kept: drafting, planning.
     rate:       tokens per ms, for the largest E - rate * T; None for the largest E / T.
-    max_rows:   rows that can be verified, root included; the cost tables limit them too.
+    max_rows:   rows that can be verified, roots included; the cost tables limit them too.
     max_states: states after which the search stops.
 
     For the ratio, row counts that the tables give no positive time even if no expert is new are
     left out.
 
     Raises ValueError if arrays do not fit together, if a node comes before its parent or its chance
-    exceeds its parent's, if no row may be verified, or if the ratio is asked for and the tables
-    give the root alone no positive time.
+    exceeds its parent's, if not every root may be verified, or if the ratio is asked for and the
+    tables give the roots alone no positive time.
     """
+    n_lines = int((parents < 0).sum())
+    if n_lines > 1:
+        grafted = _grafted(n_lines, parents, chances, experts, unforeseen, cost)
+        plan = best_subtree(
+            *grafted,
+            spent_ms=spent_ms,
+            rate=rate,
+            max_rows=max_rows - n_lines + 1,
+            max_states=max_states,
+        )
+        roots = np.ones(n_lines - 1, np.bool_)
+        return replace(plan, keep=np.concatenate([roots, plan.keep]))
     size = len(chances)
     layers = len(cost.layer_weights)
     limit = min(max_rows, cost.max_rows, size)
     if limit < 1:
-        raise ValueError(f"at least one row must be verified, not {limit}")
+        raise ValueError("every root must be verified, and there are not rows enough")
     words = 0 if experts is None else experts.shape[-1]
     if (
         parents.shape != (size,)
@@ -151,3 +164,31 @@ def best_subtree(
         error, message = _REFUSALS[refusal]
         raise error(message)
     return Plan(keep, found.committed, found.ms, bool(found.proven), found.states)
+
+
+def _grafted(
+    n_lines: int,
+    parents: IntArray,
+    chances: FloatArray,
+    experts: Bitsets | None,
+    unforeseen: FloatArray | None,
+    cost: CycleCost,
+) -> tuple[IntArray, FloatArray, Bitsets | None, FloatArray | None, CycleCost]:
+    """The trees of several lines as one: its root stands for all roots, which are kept anyway.
+
+    Its chance is their number, its experts are all of theirs, and its row costs what theirs do.
+    """
+    if (chances[:n_lines] != 1).any() or n_lines > cost.max_rows:
+        raise ValueError("every root must be verified, and is certain to be committed")
+    first = n_lines - 1
+    together = np.maximum(parents[first:] - first, 0)
+    together[0] = -1
+    chances = chances[first:].copy()
+    chances[0] = n_lines
+    if experts is not None:
+        root = np.bitwise_or.reduce(experts[:n_lines], axis=0)
+        experts = np.concatenate([root[None], experts[n_lines:]])
+    if unforeseen is not None:
+        unforeseen = np.concatenate([[unforeseen[:n_lines].sum()], unforeseen[n_lines:]])
+    beyond = replace(cost, rows_ms=cost.rows_ms[first:], expert_ms=cost.expert_ms[first:])
+    return together, chances, experts, unforeseen, beyond

@@ -20,7 +20,7 @@ constexpr double ENDLESS = std::numeric_limits<double>::infinity();
 struct Problem {
     int size, limit;
     const std::int32_t *parents;  // [n]
-    const double *chances;        // [n]
+    const double *chances;        // [n], the first of all lines together
     const double *unforeseen;     // [n] or null
     const double *rows_ms;        // [limit + 1]
     const double *expert_ms;      // [limit + 1]

@@ -1,12 +1,15 @@
 """The draft tree: what the head proposes, as flat arrays.
 
 Node 0 is the root, the last sampled token, which is not yet in the KV cache and is verified in
-every cycle. Nodes are in breadth-first order, so a parent always comes before its children and a
-prefix of levels is a prefix of the arrays.
+every cycle. Where several lines of text are decoded at once each has a root, and with its drafts a
+tree of its own in the same arrays: the first nodes are the roots, in the order of the lines. Nodes
+are in breadth-first order, so a parent always comes before its children and a prefix of levels is a
+prefix of the arrays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,11 +30,11 @@ def best_nodes(scores: FloatArray, n: int) -> BoolArray:
 
 @dataclass(frozen=True)
 class DraftTree:
-    """A rooted tree of draft tokens.
+    """A rooted tree of draft tokens, or one for each of several lines.
 
-    parents: int32 [n], index of each node's parent; -1 for the root.
+    parents: int32 [n], index of each node's parent; -1 for a root.
     tokens:  int32 [n], token ids.
-    probs:   float64 [n], the head's probability of the token given its parent; 1 for the root.
+    probs:   float64 [n], the head's probability of the token given its parent; 1 for a root.
     states:  float32 [n, width], the head's state behind each node that was expanded, zero for the
              others; None where nobody asked for them.
     """
@@ -43,12 +46,29 @@ class DraftTree:
 
     @classmethod
     def of_root(cls, token: int) -> DraftTree:
-        return cls(
-            np.array([-1], np.int32), np.array([token], np.int32), np.array([1.0], np.float64)
-        )
+        return cls.of_roots([token])
+
+    @classmethod
+    def of_roots(cls, tokens: Sequence[int]) -> DraftTree:
+        """One line for each of `tokens`, without drafts."""
+        n = len(tokens)
+        return cls(np.full(n, -1, np.int32), np.array(tokens, np.int32), np.ones(n))
 
     def __len__(self) -> int:
         return len(self.parents)
+
+    @cached_property
+    def n_lines(self) -> int:
+        """How many lines there are; their roots are the first nodes."""
+        return int((self.parents < 0).sum())
+
+    @cached_property
+    def lines(self) -> IntArray:
+        """int32 [n]: the line that each node belongs to."""
+        lines = np.arange(len(self), dtype=np.int32)
+        for node in range(self.n_lines, len(self)):
+            lines[node] = lines[self.parents[node]]
+        return lines
 
     @cached_property
     def depths(self) -> IntArray:
@@ -64,7 +84,7 @@ class DraftTree:
     def leaves(self) -> IntArray:
         """int32: nodes without children, in order."""
         is_leaf = np.ones(len(self), np.bool_)
-        is_leaf[self.parents[1:]] = False
+        is_leaf[self.parents[self.n_lines :]] = False
         return np.flatnonzero(is_leaf).astype(np.int32)
 
     def path(self, node: int) -> list[int]:
@@ -111,17 +131,20 @@ class DraftTree:
         # Known already, and asked for at every level.
         level = np.full(len(parents), self.depths[-1] + 1, np.int32)
         tree.__dict__["depths"] = np.concatenate([self.depths, level])
+        tree.__dict__["n_lines"] = self.n_lines
         return tree
 
     def subtree(self, keep: BoolArray) -> DraftTree:
         """The tree of the nodes with keep [n] set.
 
-        Raises ValueError if `keep` is not ancestor-closed (a kept node whose parent is dropped).
+        Raises ValueError if `keep` is not ancestor-closed (a kept node whose parent is dropped), or
+        lacks a root.
         """
-        if not keep[0] or not keep[self.parents[1:]][keep[1:]].all():
+        n = self.n_lines
+        if not keep[:n].all() or not keep[self.parents[n:]][keep[n:]].all():
             raise ValueError("the kept nodes are not ancestor-closed")
         new_index = np.cumsum(keep, dtype=np.int32) - 1
-        parents = self.parents[keep].copy()
-        parents[1:] = new_index[parents[1:]]
+        parents = self.parents[keep]
+        parents[n:] = new_index[parents[n:]]
         states = None if self.states is None else self.states[keep]
         return DraftTree(parents, self.tokens[keep], self.probs[keep], states)

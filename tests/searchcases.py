@@ -33,6 +33,10 @@ class Problem:
         return len(self.parents)
 
     @property
+    def n_lines(self) -> int:
+        return int((self.parents < 0).sum())
+
+    @property
     def experts(self) -> Bitsets | None:
         if self.uses is None or self.sets is not None:
             return self.sets
@@ -74,7 +78,8 @@ class Problem:
         return self.committed(keep) - rate * self.ms(keep)
 
     def is_closed(self, keep: BoolArray) -> bool:
-        return bool(keep[0] and keep[self.parents[1:]][keep[1:]].all())
+        n = self.n_lines
+        return bool(keep[:n].all() and keep[self.parents[n:]][keep[n:]].all())
 
     def path(self, node: int) -> BoolArray:
         """Only the nodes from the root to `node`."""
@@ -93,11 +98,11 @@ class Problem:
 
 def brute_force(problem: Problem, rate: float | None, max_rows: int) -> tuple[float, int]:
     """The best worth of all subtrees, and the fewest rows of those that have it."""
-    n = len(problem)
-    drafts = (np.arange(1 << (n - 1))[:, None] >> np.arange(n - 1)) & 1 > 0
-    keep = np.concatenate((np.ones((len(drafts), 1), np.bool_), drafts), axis=1)
+    n, lines = len(problem), problem.n_lines
+    drafts = (np.arange(1 << (n - lines))[:, None] >> np.arange(n - lines)) & 1 > 0
+    keep = np.concatenate((np.ones((len(drafts), lines), np.bool_), drafts), axis=1)
     rows = keep.sum(axis=1)
-    closed = (keep[:, 1:] <= keep[:, problem.parents[1:]]).all(axis=1)
+    closed = (keep[:, lines:] <= keep[:, problem.parents[lines:]]).all(axis=1)
     keep, rows = keep[closed & (rows <= max_rows)], rows[closed & (rows <= max_rows)]
     union = np.zeros(len(keep))
     if problem.uses is not None:
@@ -141,19 +146,20 @@ def minimum_cut(problem: Problem, row_price: int, expert_price: int) -> float:
     return float(gains.sum() - maximum_flow(graph, source, sink).flow_value) / SCALE
 
 
-def small_problem(rng: np.random.Generator) -> Problem:
-    """A random tree of up to 12 nodes whose cost tables have cliffs and falling steps."""
-    n = int(rng.integers(1, 13))
+def small_problem(rng: np.random.Generator, lines: int = 1) -> Problem:
+    """Random trees of up to 12 nodes in all whose cost tables have cliffs and falling steps."""
+    n = int(rng.integers(lines, 13))
     layers, n_experts = int(rng.integers(1, 4)), int(rng.integers(4, 80))
-    parents = np.array([-1] + [int(rng.integers(0, v)) for v in range(1, n)], np.int32)
+    drafts = [int(rng.integers(0, v)) for v in range(lines, n)]
+    parents = np.array([-1] * lines + drafts, np.int32)
     # Few different probabilities now and then, so that there are ties.
     odds = rng.random(n) if rng.random() < 0.7 else rng.choice([1.0, 0.5, 0.25], n)
     chances = np.ones(n)
-    for v in range(1, n):
+    for v in range(lines, n):
         chances[v] = chances[parents[v]] * odds[v]
     weights = rng.choice([0.0, 1.0, 1.0, 2.5], layers)
     uses = rng.random((n, layers, n_experts)) < rng.uniform(0.05, 0.4)
-    for v in range(1, n):
+    for v in range(lines, n):
         shared = rng.random((layers, n_experts)) < 0.4
         uses[v] = np.where(shared, uses[parents[v]], uses[v])
     kind = rng.random()

@@ -53,6 +53,34 @@ def test_equals_brute_force(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
             assert plan.keep.sum() == fewest
 
 
+def test_drafts_of_several_lines_compete_as_brute_force_has_them_do() -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(600):
+        lines = int(rng.integers(2, 5))
+        problem = small_problem(rng, lines)
+        max_rows = int(rng.integers(lines, len(problem) + 1))
+        for rate in (None, float(rng.choice([0.0, 0.01, 0.1, 0.5]))):
+            plan = problem.solve(rate, max_rows)
+            assert plan.proven
+            assert_valid(problem, plan, max_rows)
+            best, fewest = brute_force(problem, rate, max_rows)
+            assert problem.worth(plan.keep, rate) == pytest.approx(best, abs=1e-9)
+            assert plan.keep.sum() == fewest
+
+
+def test_every_line_is_verified_or_the_plan_is_refused() -> None:
+    cost = CycleCost(np.array([0.0, 1.0, 3.0]), np.zeros(3), np.zeros(0), np.zeros(1))
+    problem = Problem(np.full(2, -1, np.int32), np.ones(2), None, None, cost)
+    assert problem.solve(10.0).keep.all()  # though no line pays at this rate
+    with pytest.raises(ValueError, match="every root must be verified"):
+        problem.solve(1.0, max_rows=1)
+    with pytest.raises(ValueError, match="certain to be committed"):
+        replace(problem, chances=np.array([1.0, 0.9])).solve(1.0)
+    three = Problem(np.full(3, -1, np.int32), np.ones(3), None, None, cost)
+    with pytest.raises(ValueError, match="every root must be verified"):
+        three.solve(1.0)
+
+
 @pytest.mark.parametrize("layers", [48, 10])
 def test_equals_the_minimum_cut_where_rows_cost_the_same(layers: int) -> None:
     rng = np.random.default_rng(layers)
@@ -287,7 +315,7 @@ def test_refuses_what_makes_no_sense() -> None:
     problem = Problem(parents, np.array([1.0, 0.5]), None, None, cost)
     with pytest.raises(ValueError, match="exceeds its parent's"):
         replace(problem, parents=np.array([-1, 0, 1]), chances=np.array([1.0, 0.5, 0.6])).solve(1.0)
-    with pytest.raises(ValueError, match="at least one row"):
+    with pytest.raises(ValueError, match="every root must be verified"):
         problem.solve(1.0, max_rows=0)
     with pytest.raises(ValueError, match="exceeds its parent's"):
         replace(problem, chances=np.array([1.0, np.nan])).solve(1.0)
