@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+# Before torch is loaded, here and in the commands that tests start: its threads wait spinning, for
+# each other and for whatever else the machine does, and the models here are small.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 from storecases import Clock

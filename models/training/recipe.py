@@ -48,6 +48,7 @@ class Recipe:
     decode_length: int = 512
     text_seconds: float = 260.0
     text_chunks: int = 4
+    scripts: int = 131_072
 
     # corpus
     row_length: int = 1024
@@ -72,6 +73,7 @@ class Recipe:
     # answers, head
     answers_seconds: float = 36.0
     answers_length: int = 512
+    least_answers: int = 48
     head_seconds: float = 210.0
     head_ff: int = 1024
     head_vocab: int = 4096
@@ -95,20 +97,22 @@ class Recipe:
 # Seconds on two CPU cores: every stage runs, nothing is learned.
 TINY = Recipe(
     shape=Shape(layers=8, width=64, heads=2, head_dim=32, experts=16, vocab=512),
-    decode_rows=12,
+    decode_rows=8,
     decode_length=352,
-    text_seconds=6.0,
+    text_seconds=5.0,
     text_chunks=1,
+    scripts=1000,
     row_length=160,
     held_out=4,
     batch=4,
-    target_seconds=3.0,
+    target_seconds=1.0,
     warmup_steps=2,
-    own_seconds=3.0,
-    polish_seconds=2.0,
-    answers_seconds=3.0,
+    own_seconds=1.0,
+    polish_seconds=1.0,
+    answers_seconds=1.0,
     answers_length=128,
-    head_seconds=3.0,
+    least_answers=12,
+    head_seconds=1.0,
     head_ff=64,
     head_vocab=256,
     head_kept=(2,),

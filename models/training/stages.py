@@ -34,13 +34,11 @@ from .scripts import teacher_scripts
 from .target import Target
 
 NAME = "SpecFit Tiny"
-_SCRIPTS = 131_072
 _TOKENIZER_CHARACTERS = 60_000_000
 _SHARD = 60_000
 # The first voice is that of use; answers at a low temperature are what the head meets when greedy.
 _ANSWERING = (Voice(0.7, 160), Voice(0.2, 160))
 _CLEANERS_AT_MOST = 14
-_LEAST_ANSWERS = 48
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def _write_part(
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    scripts = teacher_scripts(encode, _SCRIPTS, run.seed)
+    scripts = teacher_scripts(encode, recipe.scripts, run.seed)
     decoder = _decoder(run, teacher, scripts.tokens, scripts.voices, scripts.prefix)
     with _cleaners() as pool:
         pending: list[Future[int]] = []
@@ -293,13 +291,17 @@ def _answers(
     numbers = range(len(voices))
     longest = recipe.decode_length - max(voice.cap for voice in voices)
     scripts = [s for s in corpus.prompts(tokenizer, asked, numbers, run.seed) if len(s) < longest]
+    if not scripts:  # a teacher so slow that it wrote nothing good
+        return []
     tokens = np.full((len(scripts), max(map(len, scripts)) + 1), END, np.int32)
     for row, script in enumerate(scripts):
         tokens[row, : len(script)] = script
     prefix = tokenizer.encode(vocabulary.START_OF_TURN).ids
     decoder = _decoder(run, run.made(model), tokens, voices, prefix)
     found = conversations(decoder.run(seconds))
-    while len(found) < _LEAST_ANSWERS:  # a slow machine, or a model that does not come to an end
+    while (
+        len(found) < recipe.least_answers
+    ):  # a slow machine, or a model that does not come to an end
         found += conversations(decoder.run(seconds))
     return found
 
