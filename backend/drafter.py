@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit.models.eagle3 import Eagle3Head
-from specfit.planner import DraftTree, Policy
+from specfit.planner import DraftTree, Levels, Policy, widths_of
 
 from .context import BATCH, Features
 
@@ -27,14 +27,11 @@ PENDING = 4 * BATCH
 
 @dataclass(frozen=True)
 class Draft:
-    """tree: all candidates, before planning. head_ms: time in the head, planning excluded.
-
-    widths: nodes expanded for each level that was drafted, 0 for the root.
-    """
+    """tree: all candidates, before planning. head_ms: time in the head, planning excluded."""
 
     tree: DraftTree
     head_ms: float
-    widths: tuple[int, ...]
+    levels: Levels
 
 
 class Drafter:
@@ -78,7 +75,7 @@ class Drafter:
         spent = time.perf_counter() - start
         tree = DraftTree.of_root(text[-1])
         slots = {-1: 0, 0: 0}  # node -> the head's slot that drafts its children
-        widths: list[int] = []
+        levels: list[tuple[int, ...]] = []
         while True:
             nodes, branching = policy.expand(tree, room)
             if not len(nodes):
@@ -90,12 +87,12 @@ class Drafter:
                 first = slots[int(nodes[0])]
                 states = self.head.states(first, first + len(nodes))
             spent += time.perf_counter() - start
-            widths.append(len(nodes) if widths else 0)
+            levels.append(widths_of(tree, nodes))
             grown = _with_level(tree, nodes, tokens, probs, policy.least_chance, states)
             if len(grown) == len(tree):
                 break
             tree = grown
-        return Draft(tree, spent * 1e3, tuple(widths))
+        return Draft(tree, spent * 1e3, levels)
 
     def _catch_up(self, text: Sequence[int]) -> None:
         """Gives the head all that it lacks; `text` goes on for at least a token behind that."""

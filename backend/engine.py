@@ -206,7 +206,7 @@ class Engine:
         context = self.context.n_past
         room = self.ctx - 1 - context
         drafter = self.drafter if self.follows and room > 0 else None
-        if drafter is None or not policy.begin(context, root):
+        if drafter is None or not policy.begin(context, [root]):
             return self._plain_cycle(begun, root, policy, sampler, goes_on)
         self._tokens.append(root)
         draft = drafter.draft(self._tokens, policy, room)
@@ -231,7 +231,7 @@ class Engine:
             tree=tree,
             path=path,
             choice=choice,
-            widths=draft.widths,
+            levels=draft.levels,
             context=context,
             experts=experts,
             draft_ms=draft.head_ms,
@@ -239,7 +239,7 @@ class Engine:
             verify_ms=(walked - planned) * 1e3 - observe_ms,
         )
         predicted_ms = observe_ms + self._costs[policy].cycle_ms(
-            len(tree), choice.union, context, self._rows_before, draft.widths, policy.planning_ms
+            len(tree), choice.union, context, self._rows_before, draft.levels, policy.planning_ms
         )
         predicted_union = policy.beliefs.per_layer(choice.union, len(tree))
         union = self._learn(outcome, policy)
@@ -288,7 +288,7 @@ class Engine:
             predicted_ms = cost.verify_ms(1, self._plain_weighted, context, before)
             ms = (time.perf_counter() - begun) * 1e3
             cost.learn_verify(1, self._plain_weighted, context, before, ms)
-            policy.learn_plain(context)
+            policy.learn_plain(context, 1)
             self._rows_before = 1
         ended = time.perf_counter()
         report = CycleReport(
@@ -320,7 +320,7 @@ class Engine:
             weighted = float(per_layer @ beliefs.layer_weights)
             union = weighted / beliefs.weight if beliefs.weight else float(per_layer.mean())
         cost = self._costs[policy]
-        cost.learn_draft(outcome.widths, outcome.draft_ms)
+        cost.learn_draft(outcome.levels, outcome.draft_ms)
         cost.learn_verify(rows, weighted, outcome.context, self._rows_before, outcome.verify_ms)
         policy.learn(outcome)
         self._rows_before = rows

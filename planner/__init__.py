@@ -5,13 +5,13 @@ Imports numpy only (the search is compiled C++, `search.cpp`); knows no clock, n
 
 from .acceptance import Acceptance
 from .beliefs import Beliefs, UnionByRows
-from .cost import CostPoint, CycleCost, cost_from_points
+from .cost import CostPoint, CycleCost, Levels, cost_from_points
 from .experts import Bitsets, pack, union_per_layer
 from .forecast import ExpertForecast, Forecast
 from .livecost import LiveCost
 from .modes import make_policy
 from .outlook import Outlook
-from .policies import Choice, Outcome, Policy
+from .policies import Choice, Outcome, Policy, widths_of
 from .reason import Reason, Step
 from .search import Plan, best_subtree
 from .spec import Spec
@@ -30,6 +30,7 @@ __all__ = [
     "FloatArray",
     "Forecast",
     "IntArray",
+    "Levels",
     "LiveCost",
     "Outcome",
     "Outlook",
@@ -44,4 +45,5 @@ __all__ = [
     "make_policy",
     "pack",
     "union_per_layer",
+    "widths_of",
 ]

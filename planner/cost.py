@@ -1,9 +1,9 @@
 """What a cycle costs.
 
-    T(S) = draft_ms(widths) + rows_ms[n] + expert_ms[n] * sum_l w_l |U_l(S)|
+    T(S) = draft_ms(levels) + rows_ms[n] + expert_ms[n] * sum_l w_l |U_l(S)|
            + context_ms[n] * context + switch_ms [n new]
 
-n is the number of rows verified, the root included; U_l(S) is the union of the experts that those
+n is the number of rows verified, roots included; U_l(S) is the union of the experts that those
 rows use at layer l. The tables over n are measured, with whatever cliffs the machine has. w_l is 0
 for a layer whose experts cost nothing extra (it lies on the GPU). llama.cpp rebuilds its graph when
 the number of rows changes from one decode to the next: that is switch_ms, a matter of small models.
@@ -17,6 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .tree import FloatArray
+
+# For every level that was drafted, the nodes expanded in each line that went on: 0 for its root.
+Levels = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,9 @@ class CycleCost:
                    everything fixed included. Entry 0 is unused.
     expert_ms:     float64 [N + 1]; cost of one unit of weighted union at n rows, never negative.
     layer_weights: float64 [layer]; weight of one expert of that layer, never negative.
-    level_ms:      float64 [W + 1]; cost of drafting a level by expanding w nodes, the last entry
-                   also of more. Entry 0 is the first level, the root's children, with the head's
-                   catching up on committed tokens.
+    level_ms:      float64 [W + 1]; cost of drafting a line's next level by expanding w nodes, the
+                   last entry also of more. Entry 0 is the first level, the root's children, with
+                   the head's catching up on committed tokens.
     switch_ms:     what a decode costs more when the one before had another number of rows.
     context_ms:    float64 [N + 1]; what a token of committed text adds to a decode of n rows; None:
                    nothing.
@@ -55,10 +58,10 @@ class CycleCost:
     def max_rows(self) -> int:
         return len(self.rows_ms) - 1
 
-    def draft_ms(self, widths: Sequence[int]) -> float:
-        """Cost of drafting levels that expand so many nodes each; the first one's entry is 0."""
+    def draft_ms(self, levels: Levels) -> float:
+        """Cost of drafting."""
         last = len(self.level_ms) - 1
-        return float(sum(self.level_ms[min(width, last)] for width in widths))
+        return float(sum(self.level_ms[min(width, last)] for level in levels for width in level))
 
     def verify_ms(self, rows: int, weighted_union: float) -> float:
         """Cost of a decode like the one before, in tables that are folded by `at`."""

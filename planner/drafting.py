@@ -33,12 +33,13 @@ LONGEST_CHAIN = 16
 
 
 class DraftingRule:
-    """root_union: weighted union of experts of one row."""
+    """root_union: weighted union of experts of the roots, of which there is one a line."""
 
     def __init__(self, live: LiveCost, root_union: float, max_rows: int) -> None:
         self._live = live
         self._root_union = root_union
         self._max_rows = max_rows
+        self._lines = 1
         self._judged: tuple[CycleCost | None, bool] = (None, False)
         self._surest: tuple[CycleCost, Step, float] | None = None
         self._tokens = 1.0
@@ -54,6 +55,18 @@ class DraftingRule:
         """Long-run tokens per ms, as predicted for the machine that is planned for."""
         return self._tokens / self._ms
 
+    def turn_to(self, lines: int, root_union: float) -> None:
+        """Cycles are of so many lines from now on."""
+        if lines == self._lines:
+            self._root_union = root_union
+            return
+        before_ms = self._plain_ms(self._live.now)
+        self._tokens *= lines / self._lines
+        self._lines, self._root_union = lines, root_union
+        self._ms *= self._plain_ms(self._live.now) / before_ms
+        self._judged = (None, False)
+        self._surest = None
+
     def may_draft(self, planning_ms: float) -> bool:
         """Whether drafts that are certain to be accepted, and bring no experts, would pay.
 
@@ -61,9 +74,11 @@ class DraftingRule:
         """
         cost = self._live.now
         if self._judged[0] is not cost:
-            plain = 1 / cost.verify_ms(1, self._root_union)
-            lengths = range(1, min(LONGEST_CHAIN, self._max_rows - 1) + 1)
-            pays = any((1 + n) / self._chain_ms(cost, n, planning_ms) > plain for n in lengths)
+            plain = self._lines / self._plain_ms(cost)
+            pays = any(
+                (self._lines + n) / self._chain_ms(cost, n, planning_ms) > plain
+                for n in self._lengths
+            )
             self._judged = (cost, pays)
         return self._judged[1]
 
@@ -72,10 +87,9 @@ class DraftingRule:
         and the time of a plain cycle."""
         cost = self._judged[0] or self._live.now
         if self._surest is None or self._surest[0] is not cost:
-            plain_ms = cost.verify_ms(1, self._root_union)
-            lengths = range(1, min(LONGEST_CHAIN, self._max_rows - 1) + 1)
-            extra_ms = {n: self._chain_ms(cost, n, planning_ms) - plain_ms for n in lengths}
-            n = min(lengths, key=lambda n: extra_ms[n] / n)
+            plain_ms = self._plain_ms(cost)
+            extra_ms = {n: self._chain_ms(cost, n, planning_ms) - plain_ms for n in self._lengths}
+            n = min(self._lengths, key=lambda n: extra_ms[n] / n)
             self._surest = (cost, Step(extra_ms[n], float(n), n), plain_ms)
         return self._surest[1:]
 
@@ -111,8 +125,16 @@ class DraftingRule:
         self._ms += RATE_WEIGHT * (ms - self._ms)
         self._decoding_ms += ms
 
+    @property
+    def _lengths(self) -> range:
+        """Of chains, behind one of the lines."""
+        return range(1, min(LONGEST_CHAIN, self._max_rows - self._lines) + 1)
+
+    def _plain_ms(self, cost: CycleCost) -> float:
+        return cost.verify_ms(self._lines, self._root_union)
+
     def _chain_ms(self, cost: CycleCost, drafts: int, planning_ms: float) -> float:
         """A cycle that drafts a chain of so many tokens, which bring no experts."""
-        widths = (0, *[1] * (drafts - 1))
-        planning = len(widths) * planning_ms
-        return planning + cost.draft_ms(widths) + cost.verify_ms(1 + drafts, self._root_union)
+        levels = [(0,), *[(1,)] * (drafts - 1)]
+        verify_ms = cost.verify_ms(self._lines + drafts, self._root_union)
+        return len(levels) * planning_ms + cost.draft_ms(levels) + verify_ms

@@ -70,14 +70,14 @@ def _oracle_plan(step: TracedStep, cost: CycleCost, rate: float) -> tuple[Plan, 
     best: tuple[Plan, int] | None = None
     for levels in range(int(step.tree.depths[-1]) + 1):
         n = int(np.searchsorted(step.tree.depths, levels, side="right"))
-        widths = (0, *[1] * (levels - 1))[:levels]
+        drafted = [(0,), *[(1,)] * (levels - 1)][:levels]
         plan = best_subtree(
             step.tree.parents[:n],
             chances[:n],
             step.experts[:n],
             None,
             cost,
-            spent_ms=cost.draft_ms(widths) + levels * PLANNING_MS,
+            spent_ms=cost.draft_ms(drafted) + levels * PLANNING_MS,
             rate=rate,
             max_rows=cost.max_rows,
             max_states=PATIENCE,
@@ -97,7 +97,7 @@ class Static(Baseline):
         super().__init__(beliefs, max_rows)
         self.shape = set(shape)
 
-    def begin(self, context: int, root: int) -> bool:
+    def begin(self, context: int, roots: Sequence[int]) -> bool:
         return bool(self.shape)
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
@@ -160,7 +160,7 @@ def _rate(views: Sequence[_StaticView], shape: tuple[Ranks, ...], cost: CycleCos
     """Tokens per ms of a fixed tree, every step counted alike."""
     tokens, ms = 0, 0.0
     levels = max(map(len, shape), default=0)
-    drafting = cost.draft_ms((0, *[1] * (levels - 1))[:levels])
+    drafting = cost.draft_ms([(0,), *[(1,)] * (levels - 1)][:levels])
     for view in views:
         nodes = [view.nodes[path] for path in ((), *shape) if path in view.nodes]
         union = float(cost.layer_weights @ union_per_layer(view.step.experts[nodes]))

@@ -20,13 +20,13 @@ If surprises last in one direction, the machine has changed: the state is opened
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 
 import numpy as np
 
-from .cost import CycleCost
+from .cost import CycleCost, Levels
 from .tree import FloatArray
 
 # Standard deviations of the log-factors: common to all, the curve over row counts (correlated over
@@ -119,11 +119,11 @@ class LiveCost:
         union: float,
         context: int,
         rows_before: int,
-        widths: Sequence[int],
+        levels: Levels,
         planning_ms: float,
     ) -> float:
-        """All of a cycle: drafting levels of these widths, planning each, and verifying."""
-        drafting = self.now.draft_ms(widths) + len(widths) * planning_ms
+        """All of a cycle: drafting levels, planning each, and verifying."""
+        drafting = self.now.draft_ms(levels) + len(levels) * planning_ms
         return drafting + self.verify_ms(rows, union, context, rows_before)
 
     def learn_verify(
@@ -149,11 +149,11 @@ class LiveCost:
             self._learn(1, union, context, 1, median(self._plain) * base, n)
             self._forget_plain()
 
-    def learn_draft(self, widths: Sequence[int], ms: float) -> None:
-        """Learns from the time that drafting levels of these widths took."""
-        if not self.follows or not widths:
+    def learn_draft(self, levels: Levels, ms: float) -> None:
+        """Learns from the time that drafting took."""
+        if not self.follows or not levels:
             return
-        self._put_off(partial(self._learn_draft, widths, ms))
+        self._put_off(partial(self._learn_draft, levels, ms))
 
     def _put_off(self, learn: Callable[[], None]) -> None:
         self._news.append(learn)
@@ -183,11 +183,12 @@ class LiveCost:
         self._covariance += (FORGET * n) * self._prior
         self._correct(slopes, math.log(ms / predicted), n, "verify")
 
-    def _learn_draft(self, widths: Sequence[int], ms: float) -> None:
+    def _learn_draft(self, levels: Levels, ms: float) -> None:
         first, further = map(math.exp, self._state[-2:].tolist())
         last = len(self._level_ms) - 1
-        begun = first * self._level_ms[0]
-        grown = further * sum(self._level_ms[min(width, last)] for width in widths[1:])
+        begun = first * len(levels[0]) * self._level_ms[0]
+        widths = (width for level in levels[1:] for width in level)
+        grown = further * sum(self._level_ms[min(width, last)] for width in widths)
         predicted = begun + grown
         if not (ms > 0 and predicted > 0):
             return

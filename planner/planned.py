@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from .beliefs import Beliefs
-from .cost import CycleCost
+from .cost import CycleCost, Levels
 from .drafting import DraftingRule
 from .forecast import ExpertForecast
 from .livecost import LiveCost
-from .policies import FIRST_PLANNING_MS, LOOK_EVERY, NOTHING, Choice, Outcome, followed
+from .policies import (
+    FIRST_PLANNING_MS,
+    LOOK_EVERY,
+    NOTHING,
+    Choice,
+    Outcome,
+    followed,
+    widths_of,
+)
 from .reason import End, Reason, Step, best_left_out
 from .search import Plan, best_subtree
 from .tree import DraftTree, FloatArray, IntArray
@@ -80,7 +89,8 @@ class Planned:
         self.max_rows = min(max_rows, live.now.max_rows)
         self.ratio = ratio
         self._observe_ms = observe_ms
-        self._root_union = float(beliefs.expected_unions[1])
+        self._lines = 1
+        self._root_union = float(beliefs.expected_unions[1])  # to expect of the lines' roots
         self.rule = DraftingRule(live, self._root_union, self.max_rows)
         self._rows_before = 1
         self._unseen = LOOK_EVERY
@@ -90,15 +100,17 @@ class Planned:
         # Planning time a level, with a forecast and without; tokens that a forecast saves a cycle.
         self._planning_ms = {True: FIRST_FORECASTING_MS, False: FIRST_PLANNING_MS}
         self._saved, self._levels, self._drafted = 0.0, 1.0, 0
-        # Of this cycle: what was drafted; per level its predicted gain, and the worth before. For
-        # its reason: the rate, the first draft's ms and tokens beside the plain ms, the plan with
-        # a level more that was not drafted, how deep the context allows, and whether it is a trial.
+        # Of this cycle: the roots to draft behind; what was drafted; per level its predicted gain,
+        # and the worth before. For its reason: the rate, the first drafts' ms and tokens beside the
+        # plain ms, the plan with a level more that was not drafted, how deep the context allows,
+        # and whether it is a trial.
         self._context = self._room = 0
         self._rate = self.rule.rate
         self._first = (0.0, 0.0, 0.0)
         self._wider: tuple[Plan, int] | None = None
         self._trial = False
-        self._widths: tuple[int, ...] = ()
+        self._drafting: IntArray = NOTHING
+        self._levels_drafted: tuple[tuple[int, ...], ...] = ()
         self._hopes: list[tuple[float, float]] = []
         self._newest: tuple[_Drafts, Plan] | None = None
         self._folded: CycleCost | None = None
@@ -115,59 +127,74 @@ class Planned:
     def may_draft(self) -> bool:
         return self.rule.may_draft(self._planning_ms[False])
 
-    def begin(self, context: int, root: int) -> bool:
-        self._context = context
-        self._widths = ()
+    def begin(self, context: int, roots: Sequence[int]) -> bool:
+        self._context, self._lines = context, len(roots)
+        self._root_union = float(self.beliefs.expected_unions[self._lines])
+        self._levels_drafted = ()
         self._hopes.clear()
         self._newest = self._folded = self._wider = None
+        self.rule.turn_to(self._lines, self._root_union)
         if not self.may_draft:
             return False
         self._rate = self.rule.rate
         self._forecasting = self._forecast_pays()
-        # A chain of one draft that brings no experts.
-        hoped = self.beliefs.outlook.behind(root)
-        plain_ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
-        draft_ms = self.live.verify_ms(2, self._root_union, context, self._rows_before)
-        draft_ms += self._spent_ms((0,))
-        plain = self._worth(1.0, plain_ms)
-        gain = self._worth(1.0 + hoped, draft_ms) - plain
+        plain_ms = self._plain_ms(self._rows_before)
+        plain = self._worth(self._lines, plain_ms)
+        # A draft that brings no experts behind each of the most promising lines.
+        hopes = [self.beliefs.outlook.behind(root) for root in roots]
+        order = sorted(range(len(roots)), key=lambda line: -hopes[line])
+        best: tuple[float, int, float, float] | None = None
+        hoped = 0.0
+        for n in range(1, min(self._lines, self.max_rows - self._lines) + 1):
+            hoped += hopes[order[n - 1]]
+            rows = self._lines + n
+            ms = self.live.verify_ms(rows, self._root_union, context, self._rows_before)
+            ms += self._spent_ms([(0,) * n])
+            gain = self._worth(self._lines + hoped, ms) - plain
+            if best is None or gain > best[0]:
+                best = gain, n, ms - plain_ms, hoped
+        assert best is not None  # else no draft may be
+        gain, n, more_ms, hoped = best
+        self._drafting = np.array(sorted(order[:n]), np.int32)
         self._hopes.append((gain, plain))
-        self._first = (draft_ms - plain_ms, hoped, plain_ms)
-        goes_on = self.rule.goes_on(0, gain, self._spent_ms((0,)))
+        self._first = (more_ms, hoped, plain_ms)
+        goes_on = self.rule.goes_on(0, gain, self._spent_ms([(0,) * n]))
         self._trial = self.rule.trying
         return goes_on
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
         depth, self._room = int(tree.depths[-1]), room
         if depth == 0:
-            self._widths = (0,)
-            return np.zeros(1, np.int32), BRANCHING
+            self._levels_drafted = ((0,) * len(self._drafting),)
+            return self._drafting, BRANCHING
         conditional = self.beliefs.acceptance.conditional(tree)
         self.beliefs.outlook.learn(tree, conditional)
         drafts = self._drafts(tree, conditional)
-        plan = self._best(drafts, self._widths)
+        plan = self._best(drafts, self._levels_drafted)
         self._newest = (drafts, plan)
         if depth >= min(room, DEEPEST):
             return NOTHING, 0
         # One more level: each node gets the child to expect, whose experts are all there already.
         frontier = np.flatnonzero(tree.depths == depth).astype(np.int32)
         hoped = self.beliefs.outlook.best_child(tree.tokens[frontier], conditional[frontier])
-        wider = self._best(drafts, (*self._widths, len(frontier)), frontier, hoped)
+        levels = (*self._levels_drafted, widths_of(tree, frontier))
+        wider = self._best(drafts, levels, frontier, hoped)
         nodes = frontier[wider.keep[len(tree) :]]
+        level = widths_of(tree, nodes)
         worth = self._worth(plan.committed, plan.ms)
         gain = self._worth(wider.committed, wider.ms) - worth
-        level_ms = self._spent_ms((len(nodes),))
+        level_ms = self._spent_ms([level])
         if not len(nodes) or not self.rule.goes_on(depth, gain, level_ms):
             self._wider = (wider, len(nodes))
             return NOTHING, 0
         self._hopes.append((gain, worth))
-        self._widths = (*self._widths, len(nodes))
+        self._levels_drafted = (*self._levels_drafted, level)
         return nodes, BRANCHING
 
     def choose(self, tree: DraftTree) -> Choice:
         if self._newest is None or self._newest[0].tree is not tree:
             drafts = self._drafts(tree, self.beliefs.acceptance.conditional(tree))
-            self._newest = (drafts, self._best(drafts, self._widths))
+            self._newest = (drafts, self._best(drafts, self._levels_drafted))
         drafts, plan = self._newest
         worth = self._worth(plan.committed, plan.ms)
         for level, (predicted, before) in enumerate(self._hopes):
@@ -175,7 +202,7 @@ class Planned:
         self._learn_saving(drafts, worth)
         rows = int(plan.keep.sum())
         chances = drafts.chances[plan.keep]
-        if drafts.forecast is None or rows == 1:
+        if drafts.forecast is None or rows == self._lines:
             union = float(self.beliefs.expected_unions[rows])
             return Choice(plan.keep, chances, union)
         kept = drafts.forecast.only(plan.keep)
@@ -187,7 +214,7 @@ class Planned:
         if self._looking_ms + self._observe_ms > LOOKING_SHARE * self._time_ms + FIRST_LOOKS_MS:
             return False
         news = self._forecasting and self._forecast and not self._forecast.knows(tree.tokens)
-        return bool(news) or (len(tree) > 1 and self._unseen > LOOK_EVERY)
+        return bool(news) or (len(tree) > tree.n_lines and self._unseen > LOOK_EVERY)
 
     def learn(self, outcome: Outcome) -> None:
         if outcome.experts is not None:
@@ -201,23 +228,26 @@ class Planned:
             choice.union,
             outcome.context,
             self._rows_before,
-            outcome.widths,
+            outcome.levels,
             self.planning_ms,
         )
         self.rule.learn(len(outcome.path), ms)
         self._time_ms += ms
         self._rows_before = rows
         self._planning_ms[self._forecasting] = followed(self.planning_ms, outcome)
-        self._levels += 0.05 * (len(outcome.widths) - self._levels)
+        self._levels += 0.05 * (len(outcome.levels) - self._levels)
         self._drafted += 1
 
-    def learn_plain(self, context: int) -> None:
-        ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
-        self.rule.learn(1, ms)
+    def learn_plain(self, context: int, lines: int) -> None:
+        union = float(self.beliefs.expected_unions[lines])
+        ms = self.live.verify_ms(lines, union, context, self._rows_before)
+        self.rule.learn(lines, ms)
         self._time_ms += ms
-        self._rows_before = 1
+        self._rows_before = lines
 
     def reason(self, *, begun: bool) -> Reason:
+        if self._lines >= self.max_rows:
+            return Reason("planned", 0, end="rows")
         if not begun or not self._hopes:
             surest, plain_ms = self.rule.surest(self._planning_ms[False])
             return Reason("hopeless", 0, plain_ms, surest)
@@ -228,6 +258,7 @@ class Planned:
         drafts, plan = self._newest
         token_ms = plan.ms / plan.committed if self.ratio else 1 / self._rate
         rows = int(plan.keep.sum())
+        drafted = rows - self._lines
         step = level = None
         if rows < self.max_rows:
             cost = drafts.by_rows if drafts.forecast is None else drafts.by_experts
@@ -238,7 +269,7 @@ class Planned:
             wider, nodes = self._wider
             level = Step(wider.ms - plan.ms, wider.committed - plan.committed, nodes)
         end = self._end(drafts.tree, rows)
-        return Reason("planned", rows - 1, token_ms, step, level, end, self._trial)
+        return Reason("planned", drafted, token_ms, step, level, end, self._trial)
 
     def _end(self, tree: DraftTree, rows: int) -> End:
         depth = int(tree.depths[-1])
@@ -253,12 +284,16 @@ class Planned:
     def _worth(self, committed: float, ms: float) -> float:
         """A cycle's worth in tokens: for the ratio, those of a plain decode's time."""
         if self.ratio:
-            return committed / ms * self.live.verify_ms(1, self._root_union, self._context, 1)
+            return committed / ms * self._plain_ms(self._lines)
         return committed - self.rule.rate * ms
 
-    def _spent_ms(self, widths: tuple[int, ...]) -> float:
-        """Time of drafting and planning so many levels."""
-        return self.live.now.draft_ms(widths) + len(widths) * self.planning_ms
+    def _plain_ms(self, rows_before: int) -> float:
+        """A decode of the roots alone."""
+        return self.live.verify_ms(self._lines, self._root_union, self._context, rows_before)
+
+    def _spent_ms(self, levels: Levels) -> float:
+        """Time of drafting and planning levels."""
+        return self.live.now.draft_ms(levels) + len(levels) * self.planning_ms
 
     def _drafts(self, tree: DraftTree, conditional: FloatArray) -> _Drafts:
         """By rows alone: for plans without a forecast, the unions that so many rows have in the
@@ -274,28 +309,28 @@ class Planned:
     def _best(
         self,
         drafts: _Drafts,
-        widths: tuple[int, ...],
+        levels: Levels,
         frontier: IntArray = NOTHING,
         hoped: FloatArray = NO_HOPES,
     ) -> Plan:
-        """The best plan after levels of these widths, with a child hoped for behind each node of
+        """The best plan after drafting `levels`, with a child hoped for behind each node of
         `frontier`, of that chance and without new experts."""
         chances = drafts.chances
         if len(frontier):
             chances = np.concatenate([chances, chances[frontier] * hoped])
-        plan = self._searched(drafts, widths, frontier, chances, None, drafts.by_rows)
-        if not self._forecasting or plan.keep.sum() == 1:
+        plan = self._searched(drafts, levels, frontier, chances, None, drafts.by_rows)
+        if not self._forecasting or plan.keep.sum() == self._lines:
             return plan
         if drafts.forecast is None:
             self._foresee(drafts)
         assert drafts.forecast is not None
         forecast = drafts.forecast.with_likenesses(frontier)
-        return self._searched(drafts, widths, frontier, chances, forecast, drafts.by_experts)
+        return self._searched(drafts, levels, frontier, chances, forecast, drafts.by_experts)
 
     def _searched(
         self,
         drafts: _Drafts,
-        widths: tuple[int, ...],
+        levels: Levels,
         frontier: IntArray,
         chances: FloatArray,
         forecast: ExpertForecast | None,
@@ -308,7 +343,7 @@ class Planned:
             None if forecast is None else forecast.sets,
             None if forecast is None else forecast.unforeseen,
             cost,
-            spent_ms=self._spent_ms(widths),
+            spent_ms=self._spent_ms(levels),
             rate=None if self.ratio else self.rule.rate,
             max_rows=self.max_rows,
             max_states=1 + int(PLANNING_SHARE * drafts.by_rows.rows_ms[1] / STATE_MS),
@@ -317,30 +352,30 @@ class Planned:
     def _foresee(self, drafts: _Drafts) -> None:
         """Forecasts the experts of the candidates.
 
-        The forecast's growth over the root's experts is scaled to what was observed, while the
-        root's own number is certain.
+        The forecast's growth over the roots' experts is scaled to what was observed, while the
+        roots' own number is taken as it is.
         """
         assert self._forecast is not None
         drafts.forecast = self._forecast.of(drafts.tree)
         cost, scale = drafts.cost, self._forecast.scale
-        known = (1 - scale) * self._forecast_root(drafts.forecast)
+        known = (1 - scale) * self._forecast_roots(drafts.forecast)
         drafts.by_experts = replace(
             cost,
             rows_ms=cost.rows_ms + cost.expert_ms * known,
             expert_ms=cost.expert_ms * scale,
         )
 
-    def _forecast_root(self, forecast: ExpertForecast) -> float:
-        root = np.zeros(len(forecast.unforeseen), np.bool_)
-        root[0] = True
-        return forecast.weighted_union(root, self.beliefs.layer_weights)
+    def _forecast_roots(self, forecast: ExpertForecast) -> float:
+        roots = np.zeros(len(forecast.unforeseen), np.bool_)
+        roots[: self._lines] = True
+        return forecast.weighted_union(roots, self.beliefs.layer_weights)
 
     def _union(self, forecast: ExpertForecast, plan: Plan) -> float:
         """The weighted union to expect of a plan."""
         assert self._forecast is not None
-        root = self._forecast_root(forecast)
-        grown = forecast.weighted_union(plan.keep, self.beliefs.layer_weights) - root
-        return root + self._forecast.scale * grown
+        roots = self._forecast_roots(forecast)
+        grown = forecast.weighted_union(plan.keep, self.beliefs.layer_weights) - roots
+        return roots + self._forecast.scale * grown
 
     def _forecast_pays(self) -> bool:
         """Whether to forecast in the coming cycle."""
@@ -349,7 +384,7 @@ class Planned:
         extra_ms = (self._planning_ms[True] - self._planning_ms[False]) * self._levels
         # It can hardly save more than the experts of a row.
         if (
-            self.live.now.expert_ms[min(2, self.max_rows)] * self._root_union
+            self.live.now.expert_ms[min(2, self.max_rows)] * self.beliefs.expected_unions[1]
             < PAYS_TWICE * extra_ms
         ):
             return False
@@ -365,9 +400,10 @@ class Planned:
         saved = 0.0
         if drafts.forecast is not None:
             by_rows = _without_experts(drafts.cost, self.beliefs.expected_unions)
-            other = self._searched(drafts, self._widths, NOTHING, drafts.chances, None, by_rows)
+            levels = self._levels_drafted
+            other = self._searched(drafts, levels, NOTHING, drafts.chances, None, by_rows)
             union = self._union(drafts.forecast, other)
-            ms = self._spent_ms(self._widths)
+            ms = self._spent_ms(levels)
             ms += drafts.cost.verify_ms(int(other.keep.sum()), union)
             saved = worth - self._worth(other.committed, ms)
         self._saved += 0.05 * (saved - self._saved)

@@ -8,12 +8,14 @@ clock: times come from cost tables, and what was measured is told to `learn`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from .beliefs import Beliefs
+from .cost import Levels
 from .experts import Bitsets
 from .forecast import ExpertForecast
 from .reason import Reason
@@ -48,10 +50,10 @@ class Choice:
 class Outcome:
     """A finished cycle in which something was drafted.
 
-    tree:    what was verified; path: the accepted nodes, the root first.
+    tree:    what was verified; path: the accepted nodes, the roots included.
     choice:  what the policy chose, of which `tree` is the kept part.
-    widths:  nodes expanded for each drafted level, 0 for the root.
-    context: tokens of committed text at its start.
+    levels:  that were drafted.
+    context: tokens of committed text at its start, the mean of the lines.
     experts: uint64 [n, layer, word], what the nodes used; None if that was not observed.
     draft_ms, plan_ms: measured time in the head and in the policy. verify_ms: all the rest of it.
     """
@@ -59,7 +61,7 @@ class Outcome:
     tree: DraftTree
     path: list[int]
     choice: Choice
-    widths: tuple[int, ...]
+    levels: Levels
     context: int
     experts: Bitsets | None
     draft_ms: float
@@ -89,13 +91,14 @@ class Policy(Protocol):
     def reads_states(self) -> bool:
         """Whether the trees of this cycle should carry the head's states."""
 
-    def begin(self, context: int, root: int) -> bool:
-        """Whether to draft behind the token `root`, before which `context` tokens are committed."""
+    def begin(self, context: int, roots: Sequence[int]) -> bool:
+        """Whether to draft behind the tokens `roots`, one a line, before which `context` tokens are
+        committed, in the mean of the lines."""
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
         """Nodes of the last level to grow, and into how many children; no nodes: stop drafting.
 
-        room: how deep the tree may still be before the context ends.
+        room: how deep the tree may still be before a context ends.
         """
 
     def choose(self, tree: DraftTree) -> Choice:
@@ -106,8 +109,8 @@ class Policy(Protocol):
 
     def learn(self, outcome: Outcome) -> None: ...
 
-    def learn_plain(self, context: int) -> None:
-        """Learns from a cycle that drafted nothing."""
+    def learn_plain(self, context: int, lines: int) -> None:
+        """Learns from a cycle that drafted nothing behind so many roots."""
 
     def reason(self, *, begun: bool) -> Reason:
         """Why the cycle just finished drafted as it did.
@@ -129,7 +132,7 @@ class Baseline:
         self.planning_ms = FIRST_PLANNING_MS
         self._unseen = LOOK_EVERY  # drafted cycles since the last look; the first is looked at
 
-    def begin(self, context: int, root: int) -> bool:
+    def begin(self, context: int, roots: Sequence[int]) -> bool:
         return True
 
     def looks(self, tree: DraftTree) -> bool:
@@ -142,7 +145,7 @@ class Baseline:
         self.beliefs.learn(outcome.tree, outcome.path, outcome.choice.forecast, outcome.experts)
         self.planning_ms = followed(self.planning_ms, outcome)
 
-    def learn_plain(self, context: int) -> None:
+    def learn_plain(self, context: int, lines: int) -> None:
         pass
 
     def reason(self, *, begun: bool) -> Reason:
@@ -159,7 +162,7 @@ class Off(Baseline):
 
     may_draft = False
 
-    def begin(self, context: int, root: int) -> bool:
+    def begin(self, context: int, roots: Sequence[int]) -> bool:
         return False
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
@@ -170,16 +173,17 @@ class Off(Baseline):
 
 
 class Chain(Baseline):
-    """A chain of the head's likeliest tokens, always of the same length."""
+    """A chain of the head's likeliest tokens behind every line, always of the same length."""
 
     def __init__(self, beliefs: Beliefs, max_rows: int, length: int) -> None:
         super().__init__(beliefs, max_rows)
         self.length = min(length, max_rows - 1)
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
-        if len(tree) > min(self.length, room):
+        depth = int(tree.depths[-1])
+        if depth >= min(self.length, self.max_rows // tree.n_lines - 1, room):
             return NOTHING, 0
-        return np.array([len(tree) - 1], np.int32), 1
+        return np.flatnonzero(tree.depths == depth).astype(np.int32), 1
 
     def choose(self, tree: DraftTree) -> Choice:
         return self._expected(tree, np.ones(len(tree), np.bool_))
@@ -190,6 +194,7 @@ class Eagle3(Baseline):
 
     Level 1 are the K best children of the root; then `depth` times the K best nodes of the level
     grow K children each; the `total` best nodes by path probability are verified, root included.
+    Several lines have such a tree each, as far as there are rows.
     """
 
     def __init__(
@@ -204,17 +209,35 @@ class Eagle3(Baseline):
         level = int(tree.depths[-1])
         if level > self.depth or level >= room:
             return NOTHING, 0
-        nodes = np.flatnonzero(tree.depths == level)
-        scores = tree.path_products(tree.probs)[nodes]
-        best = nodes[np.argsort(-scores, kind="stable")[: self.branching]]
-        return np.sort(best).astype(np.int32), self.branching
+        of_level = tree.depths == level
+        nodes = np.flatnonzero(_best_by_line(tree, of_level, self.branching))
+        return nodes.astype(np.int32), self.branching
 
     def choose(self, tree: DraftTree) -> Choice:
-        return self._expected(tree, best_nodes(tree.path_products(tree.probs), self.total))
+        total = min(self.total, self.max_rows // tree.n_lines)
+        return self._expected(tree, _best_by_line(tree, np.ones(len(tree), np.bool_), total))
+
+
+def _best_by_line(tree: DraftTree, eligible: BoolArray, n: int) -> BoolArray:
+    """bool: of the eligible nodes the n of each line with the highest path probability."""
+    scores, keep = tree.path_products(tree.probs), np.zeros(len(tree), np.bool_)
+    for line in range(tree.n_lines):
+        nodes = np.flatnonzero(eligible & (tree.lines == line))
+        keep[nodes] = best_nodes(scores[nodes], n)
+    return keep
+
+
+def widths_of(tree: DraftTree, nodes: IntArray) -> tuple[int, ...]:
+    """How many of `nodes` each line has that has any; 0 for a root."""
+    if int(tree.depths[-1]) == 0:
+        return (0,) * len(nodes)
+    if tree.n_lines == 1:
+        return (len(nodes),) if len(nodes) else ()
+    return tuple(np.unique(tree.lines[nodes], return_counts=True)[1].tolist())
 
 
 def followed(planning_ms: float, outcome: Outcome) -> float:
     """The running mean of the planning time a level, after one more cycle."""
-    if not outcome.widths:
+    if not outcome.levels:
         return planning_ms
-    return planning_ms + 0.1 * (outcome.plan_ms / len(outcome.widths) - planning_ms)
+    return planning_ms + 0.1 * (outcome.plan_ms / len(outcome.levels) - planning_ms)

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .cost import CycleCost
-from .experts import union_per_layer
+from .experts import Bitsets, union_per_layer
 from .livecost import LiveCost
-from .policies import Outcome, Policy
+from .policies import Outcome, Policy, widths_of
 from .trace import TracedStep, TracedText
-from .tree import DraftTree, IntArray
+from .tree import BoolArray, DraftTree, FloatArray, IntArray
 
 # What planning takes a level, a forecast of experts in addition, and observing experts a layer
 # (LOG.md), in ms.
@@ -43,20 +44,23 @@ class ReplayedCycle:
 
 
 class Candidates:
-    """The part of a step's candidate tree that a policy has asked for."""
+    """The parts of the candidate trees of steps, one a line, that a policy has asked for."""
 
-    def __init__(self, step: TracedStep) -> None:
-        self.step = step
-        self.members: IntArray = np.zeros(1, np.int32)  # of the step's tree
-        self.tree = DraftTree.of_root(int(step.tree.tokens[0]))
+    def __init__(self, steps: Sequence[TracedStep]) -> None:
+        self.steps = steps
+        self.members: IntArray = np.zeros(
+            len(steps), np.int32
+        )  # of the trees of their lines' steps
+        self.tree = DraftTree.of_roots([int(step.tree.tokens[0]) for step in steps])
 
     def grow(
         self, nodes: IntArray, branching: int, least_chance: float, reads_states: bool
     ) -> bool:
         """Adds the best `branching` children of `nodes`; False if there are none."""
-        full, parents, members = self.step.tree, [], []
-        chances = self.tree.path_products(self.tree.probs)
+        parents, members = [], []
+        chances, lines = self.tree.path_products(self.tree.probs), self.tree.lines
         for node in nodes.tolist():
+            full = self.steps[lines[node]].tree
             first, last = np.searchsorted(full.parents, self.members[node] + np.arange(2))
             last = min(int(last), int(first) + branching)
             for child in range(int(first), last):
@@ -66,13 +70,26 @@ class Candidates:
         if not members:
             return False
         new = np.array(members, np.int32)
-        states = None
-        if reads_states:
-            rows = np.searchsorted(self.step.expanded, self.members[np.unique(parents)])
-            states = self.step.hidden[rows].astype(np.float32)
+        trees = [self.steps[line].tree for line in lines[parents]]
+        tokens = np.array([tree.tokens[i] for tree, i in zip(trees, members, strict=True)])
+        probs = np.array([tree.probs[i] for tree, i in zip(trees, members, strict=True)])
+        states = self._states(np.unique(parents)) if reads_states else None
         self.members = np.concatenate([self.members, new])
-        self.tree = self.tree.grown(np.array(parents), full.tokens[new], full.probs[new], states)
+        self.tree = self.tree.grown(np.array(parents), tokens, probs, states)
         return True
+
+    def experts(self, keep: BoolArray) -> Bitsets:
+        """uint64 [kept, layer, word]: what the nodes of keep [n] really used."""
+        at = zip(self.tree.lines[keep].tolist(), self.members[keep].tolist(), strict=True)
+        return np.stack([self.steps[line].experts[member] for line, member in at])
+
+    def _states(self, nodes: NDArray[np.integer]) -> NDArray[np.float32]:
+        """float32 [m, width]: the head's states of expanded nodes."""
+        states = []
+        for node in nodes.tolist():
+            step = self.steps[self.tree.lines[node]]
+            states.append(step.hidden[np.searchsorted(step.expanded, self.members[node])])
+        return np.stack(states).astype(np.float32)
 
 
 def replay(
@@ -80,73 +97,83 @@ def replay(
     policy: Policy,
     live: LiveCost,
     true_cost: Callable[[int], CycleCost],
+    lines: int = 1,
 ) -> list[ReplayedCycle]:
-    """Takes `policy` through all steps of `texts`.
+    """Takes `policy` through all steps of `texts`, of so many at a time while there are.
 
     live: the costs that the policy plans by. true_cost: what cycle number i really costs.
     """
     cycles: list[ReplayedCycle] = []
     rows_before = 1
-    for text in texts:
-        at = 0
-        while at < len(text.steps):
-            cost = true_cost(len(cycles)).at(text.steps[at].context, rows_before)
-            cycle = _cycle(text.steps[at:], policy, live, cost, rows_before)
-            cycles.append(cycle)
-            rows_before = cycle.rows
-            at += cycle.committed
+    waiting = [text.steps for text in reversed(texts) if text.steps]
+    going: list[Sequence[TracedStep]] = []  # what is left of each line
+    while going or waiting:
+        while waiting and len(going) < lines:
+            going.append(waiting.pop())
+        cost = true_cost(len(cycles)).at(_context(going), rows_before)
+        cycle, taken = _cycle(going, policy, live, cost, rows_before)
+        cycles.append(cycle)
+        rows_before = cycle.rows
+        going = [steps[n:] for steps, n in zip(going, taken, strict=True) if len(steps) > n]
     return cycles
 
 
+def _context(going: Sequence[Sequence[TracedStep]]) -> int:
+    """Tokens of committed text, the mean of the lines."""
+    return sum(steps[0].context for steps in going) // len(going)
+
+
 def _cycle(
-    steps: Sequence[TracedStep],
+    going: Sequence[Sequence[TracedStep]],
     policy: Policy,
     live: LiveCost,
     cost: CycleCost,
     rows_before: int,
-) -> ReplayedCycle:
-    step, room = steps[0], len(steps)
-    context, weights = step.context, cost.layer_weights
-    if not policy.begin(context, int(step.tree.tokens[0])):
-        union = float(weights @ union_per_layer(step.experts[:1]))
-        ms = cost.verify_ms(1, union)
-        predicted = live.verify_ms(1, union, context, rows_before)
-        live.learn_verify(1, union, context, rows_before, ms)
-        policy.learn_plain(context)
-        return ReplayedCycle(1, 0, 1, union, ms, 1.0, union, predicted, False)
+) -> tuple[ReplayedCycle, list[int]]:
+    """A cycle, and how many steps each line gets on by it."""
+    context, weights, lines = _context(going), cost.layer_weights, len(going)
+    candidates = Candidates([steps[0] for steps in going])
+    if not policy.begin(context, candidates.tree.tokens.tolist()):
+        union = _weighted(candidates.experts(np.ones(lines, np.bool_)), weights)
+        ms = cost.verify_ms(lines, union)
+        predicted = live.verify_ms(lines, union, context, rows_before)
+        live.learn_verify(lines, union, context, rows_before, ms)
+        policy.learn_plain(context, lines)
+        plain = ReplayedCycle(lines, 0, lines, union, ms, float(lines), union, predicted, False)
+        return plain, [1] * lines
 
-    candidates = Candidates(step)
-    widths: list[int] = []
+    room = min(map(len, going))
+    levels: list[tuple[int, ...]] = []
     while True:
         nodes, branching = policy.expand(candidates.tree, room)
         if not len(nodes):
             break
-        widths.append(len(nodes) if widths else 0)
+        levels.append(widths_of(candidates.tree, nodes))
         if not candidates.grow(nodes, branching, policy.least_chance, policy.reads_states):
             break
     choice = policy.choose(candidates.tree)
     tree = candidates.tree.subtree(choice.keep)
-    experts = step.experts[candidates.members[choice.keep]]
+    experts = candidates.experts(choice.keep)
     looked = len(weights) > 0 and policy.looks(tree)
-    path = accepted_nodes(tree, steps)
-    union = float(weights @ union_per_layer(experts))
-    planning_ms = len(widths) * PLANNING_MS
+    paths = [accepted_nodes(tree, steps, line) for line, steps in enumerate(going)]
+    union = _weighted(experts, weights)
+    planning_ms = len(levels) * PLANNING_MS
     if choice.forecast is not None:
-        planning_ms += len(widths) * FORECAST_MS
+        planning_ms += len(levels) * FORECAST_MS
     observe_ms = OBSERVE_MS * len(weights) if looked else 0.0
-    draft_ms, verify_ms = cost.draft_ms(widths), cost.verify_ms(len(tree), union)
+    draft_ms, verify_ms = cost.draft_ms(levels), cost.verify_ms(len(tree), union)
     predicted = observe_ms + live.cycle_ms(
-        len(tree), choice.union, context, rows_before, widths, policy.planning_ms
+        len(tree), choice.union, context, rows_before, levels, policy.planning_ms
     )
     seen = union if looked else choice.union
     live.learn_verify(len(tree), seen, context, rows_before, verify_ms)
-    live.learn_draft(tuple(widths), draft_ms)
+    live.learn_draft(levels, draft_ms)
     policy.learn(
         Outcome(
             tree=tree,
-            path=path,
+            path=[node for path in paths for node in path],
             choice=choice,
-            widths=tuple(widths),
+            levels=levels,
             context=context,
             experts=experts if looked else None,
             draft_ms=draft_ms,
@@ -154,10 +181,10 @@ def _cycle(
             verify_ms=verify_ms,
         )
     )
-    return ReplayedCycle(
+    cycle = ReplayedCycle(
         rows=len(tree),
-        levels=len(widths),
-        committed=len(path),
+        levels=len(levels),
+        committed=sum(map(len, paths)),
         union=union,
         ms=draft_ms + planning_ms + verify_ms + observe_ms,
         predicted_committed=choice.committed,
@@ -165,11 +192,16 @@ def _cycle(
         predicted_ms=predicted,
         observed=looked,
     )
+    return cycle, [len(path) for path in paths]
 
 
-def accepted_nodes(tree: DraftTree, steps: Sequence[TracedStep]) -> list[int]:
-    """The nodes that are the text which the target wrote, the root first."""
-    path = [0]
+def _weighted(experts: Bitsets, weights: FloatArray) -> float:
+    return float(weights @ union_per_layer(experts)) if len(weights) else 0.0
+
+
+def accepted_nodes(tree: DraftTree, steps: Sequence[TracedStep], root: int = 0) -> list[int]:
+    """The nodes behind `root` that are the text which the target wrote, the root first."""
+    path = [root]
     while len(path) < len(steps):
         children = np.flatnonzero(tree.parents == path[-1])
         hit = children[tree.tokens[children] == steps[len(path) - 1].next]

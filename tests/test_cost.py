@@ -34,7 +34,7 @@ def test_time_of_a_cycle() -> None:
     assert cost.max_rows == 2
     assert cost.verify_ms(1, 16) == pytest.approx(5.0 + 8.0)
     assert cost.verify_ms(2, 24) == pytest.approx(7.0 + 6.0)
-    assert cost.draft_ms((0, 1, 2, 9)) == pytest.approx(1.5 + 1.0 + 1.2 + 1.2)
+    assert cost.draft_ms([(0,), (1,), (2,), (9,)]) == pytest.approx(1.5 + 1.0 + 1.2 + 1.2)
 
 
 def test_goes_through_every_measurement() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from costcases import MEASURED
 
-from specfit.planner import CostPoint, CycleCost, LiveCost, cost_from_points
+from specfit.planner import CostPoint, CycleCost, Levels, LiveCost, cost_from_points
 
 LAYERS = 48
 UNIONS = np.interp(np.arange(65), [1, 2, 4, 8, 16, 31, 64], [8, 12.1, 17.9, 25.7, 34, 45, 65])
@@ -23,20 +23,20 @@ TABLE = cost_from_points(
     context_ms=np.linspace(0, 0.003, 65),
 )
 
-Pick = Callable[[np.random.Generator], tuple[int, tuple[int, ...]]]  # rows and drafted widths
+Pick = Callable[[np.random.Generator], tuple[int, Levels]]  # rows and drafted levels
 
 
-def plain(_rng: np.random.Generator) -> tuple[int, tuple[int, ...]]:
-    return 1, ()
+def plain(_rng: np.random.Generator) -> tuple[int, Levels]:
+    return 1, []
 
 
-def small_plans(rng: np.random.Generator) -> tuple[int, tuple[int, ...]]:
+def small_plans(rng: np.random.Generator) -> tuple[int, Levels]:
     rows = int(rng.choice([1, 1, 2, 3, 4, 5, 8]))
-    return rows, {1: (), 2: (0,)}.get(rows, (0, 1, 2))
+    return rows, {1: [], 2: [(0,)]}.get(rows, [(0,), (1,), (2,)])
 
 
-def four_rows(_rng: np.random.Generator) -> tuple[int, tuple[int, ...]]:
-    return 4, (0, 2, 2)
+def four_rows(_rng: np.random.Generator) -> tuple[int, Levels]:
+    return 4, [(0,), (2,), (2,)]
 
 
 def scaled(cost: CycleCost, by: float, *, first: int = 0) -> CycleCost:
@@ -66,16 +66,16 @@ class Machine:
         """float64 [cycle, 2]: predicted / true time of decodes and of drafts (1 without)."""
         ratios = np.ones((cycles, 2))
         for ratio in ratios:
-            rows, widths = pick(self.rng)
+            rows, levels = pick(self.rng)
             union = UNIONS[rows] * LAYERS * (1 + 0.1 * self.rng.normal() * (rows > 1))
             where = rows, union, self.context, self.rows_before
             verify_ms = self.cost.at(self.context, self.rows_before).verify_ms(rows, union)
             ratio[0] = live.verify_ms(*where) / verify_ms
             live.learn_verify(*where, self._measured(verify_ms))
-            if widths:
-                draft_ms = self.cost.draft_ms(widths)
-                ratio[1] = live.now.draft_ms(widths) / draft_ms
-                live.learn_draft(widths, self._measured(draft_ms))
+            if levels:
+                draft_ms = self.cost.draft_ms(levels)
+                ratio[1] = live.now.draft_ms(levels) / draft_ms
+                live.learn_draft(levels, self._measured(draft_ms))
             self.context += 1
             self.rows_before = rows
         return ratios
@@ -150,7 +150,7 @@ def test_row_counts_never_seen_follow_the_others_and_keep_their_cliff() -> None:
 def test_what_is_seen_of_plain_decoding_is_expected_of_drafts_in_part() -> None:
     live = LiveCost(TABLE, follows=True)
     Machine(scaled(TABLE, 2.0), np.random.default_rng(0)).run(live, plain, 300)
-    assert 1.1 < live.now.draft_ms((0, 1)) / TABLE.draft_ms((0, 1)) < 2.1
+    assert 1.1 < live.now.draft_ms([(0,), (1,)]) / TABLE.draft_ms([(0,), (1,)]) < 2.1
     assert 1.3 < live.verify_ms(3, 700.0, 100, 3) / TABLE.at(100).verify_ms(3, 700.0) < 2.1
 
 
@@ -196,7 +196,7 @@ def test_tables_are_made_anew_only_when_something_changed() -> None:
     live = LiveCost(TABLE, follows=True)
     assert live.now is TABLE
     live.learn_verify(1, 8.0 * LAYERS, 0, 1, 22.3)
-    live.learn_draft((), 0.0)
+    live.learn_draft([], 0.0)
     assert live.now is TABLE
     live.learn_verify(2, 580.0, 0, 2, 40.0)
     live.settle()
@@ -222,7 +222,7 @@ def test_wild_times_and_tables_leave_finite_positive_costs() -> None:
     for _ in range(500):
         rows = int(rng.integers(1, 6))
         live.learn_verify(rows, 8.0 * LAYERS, 0, rows, float(10 ** rng.uniform(-6, 6)))
-        live.learn_draft((0,), 1.0)
+        live.learn_draft([(0,)], 1.0)
         assert 0 < live.verify_ms(rows, 8.0 * LAYERS, 0, rows) < np.inf
     for ms in (0.0, -1.0, float("nan")):
         live.learn_verify(2, 8.0 * LAYERS, 0, 2, ms)

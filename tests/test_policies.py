@@ -89,7 +89,7 @@ class TestDraftingRule:
 class TestPolicies:
     def draft(self, policy: Policy, prob: float, room: int) -> DraftTree | None:
         """All candidates of a head whose best child always has chance `prob`."""
-        if not policy.begin(0, 0):
+        if not policy.begin(0, [0]):
             return None
         tree = DraftTree.of_root(0)
         while True:
@@ -110,7 +110,7 @@ class TestPolicies:
         for _ in range(50):
             candidates = self.draft(policy, prob, room)
             if candidates is None:
-                policy.learn_plain(0)
+                policy.learn_plain(0, 1)
                 verified = DraftTree.of_root(0)
                 continue
             choice = policy.choose(candidates)
@@ -121,8 +121,8 @@ class TestPolicies:
                 if not len(hits):
                     break
                 path.append(int(hits[0]))
-            widths = (0,) * int(candidates.depths[-1])
-            policy.learn(Outcome(verified, path, choice, widths, 0, None, 0.5, 0.1, 20.0))
+            levels = [(0,)] * int(candidates.depths[-1])
+            policy.learn(Outcome(verified, path, choice, levels, 0, None, 0.5, 0.1, 20.0))
         return verified
 
     def test_a_chain_is_as_long_as_asked(self) -> None:

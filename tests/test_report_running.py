@@ -88,7 +88,7 @@ def test_a_calibration_is_kept_as_a_profile_that_plans_can_be_made_by(bundled_en
     cost = load_profile(str(path), np.ones(10), 8)
     assert cost.verify_ms(2, 120.0) == pytest.approx(30.0)
     assert cost.verify_ms(2, 80.0) == pytest.approx(25.0)
-    assert cost.draft_ms([0]) == pytest.approx(1.0)
+    assert cost.draft_ms([(0,)]) == pytest.approx(1.0)
 
 
 # --- replays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import get_args
 
@@ -81,9 +81,9 @@ MACHINES = (
 class Explaining(Planned):
     """Keeps the reason of every cycle, and checks it against the plan and its tables."""
 
-    def begin(self, context: int, root: int) -> bool:
-        self.context, self.root, self.before = context, root, self._rows_before
-        self.goes = super().begin(context, root)
+    def begin(self, context: int, roots: Sequence[int]) -> bool:
+        self.context, self.root, self.before = context, roots[0], self._rows_before
+        self.goes = super().begin(context, roots)
         return self.goes
 
     def learn(self, outcome: Outcome) -> None:
@@ -92,14 +92,14 @@ class Explaining(Planned):
         self.reasons.append(reason)
         super().learn(outcome)
 
-    def learn_plain(self, context: int) -> None:
+    def learn_plain(self, context: int, lines: int) -> None:
         reason = self.reason(begun=True)
         if reason.kind == "hopeless":
             self.check_hopeless(reason)
         else:
             self.check_unpromising(reason)
         self.reasons.append(reason)
-        super().learn_plain(context)
+        super().learn_plain(context, lines)
 
     @property
     def reasons(self) -> list[Reason]:
@@ -110,7 +110,7 @@ class Explaining(Planned):
         assert self._newest is not None
         drafts, rows = self._newest[0], int(keep.sum())
         # A level that was asked for and had no likely child came after the plan.
-        spent = self._spent_ms(self._widths[: max(1, int(drafts.tree.depths[-1]))])
+        spent = self._spent_ms(self._levels_drafted[: max(1, int(drafts.tree.depths[-1]))])
         if drafts.forecast is None:
             return spent + drafts.by_rows.verify_ms(rows, 0.0)
         union = drafts.forecast.weighted_union(keep, self.beliefs.layer_weights)
@@ -141,7 +141,7 @@ class Explaining(Planned):
     def check_unpromising(self, reason: Reason) -> None:
         plain = self.live.verify_ms(1, self._root_union, self.context, self.before)
         with_one = self.live.verify_ms(2, self._root_union, self.context, self.before)
-        with_one += self._spent_ms((0,))
+        with_one += self._spent_ms([(0,)])
         assert reason.step is not None
         assert reason.step.ms == pytest.approx(with_one - plain)
         assert reason.step.tokens == pytest.approx(self.beliefs.outlook.behind(self.root))
