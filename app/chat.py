@@ -51,6 +51,8 @@ def chat(
         raise click.UsageError("-p needs a text to answer.")
     if prompt is None and not sys.stdin.isatty():
         prompt = _piped_text()
+    for text in (prompt, system):
+        (text or "").encode()  # what is no text is refused before a model is loaded
     mode = parse_spec(spec)
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
 

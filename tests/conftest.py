@@ -19,12 +19,17 @@ from storecases import Clock
 
 from specfit.app.session import Session
 from specfit.app.store import Store
-from specfit.backend import Engine, LoadOptions
+from specfit.backend import Engine, LoadOptions, calibration
+from specfit.models import bundled_model
+from specfit.models.dequantise import dequantise
 
 # Measured costs, settings and conversations go to folders of the session's own, not to the user's.
 _own = tempfile.TemporaryDirectory(prefix="specfit-tests-")
 for _name in ("CACHE", "CONFIG", "DATA"):
     os.environ[f"XDG_{_name}_HOME"] = f"{_own.name}/{_name.lower()}"
+
+# Machines are measured in a tenth of the usual time: no test needs figures that are exact.
+calibration.SHAPE_MS, calibration.VISITS, calibration.LEVEL_ROUNDS = 5.0, (1, 2), 3
 
 # How long a property takes to try is the machine's business, not the property's.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,6 +41,25 @@ def bundled_engine() -> Iterator[Engine]:
     """The bundled pair, for whoever needs any real engine."""
     with Engine.load(LoadOptions(ctx=1024, threads=1)) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def bundled_f16(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model with all its weights in float16, which takes seconds to write."""
+    path = tmp_path_factory.mktemp("f16") / "target-f16.gguf"
+    dequantise(bundled_model(), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def exact_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A generated model whose experts are all used, and the folder of a head trained for it."""
+    from tinymodel import write_float32_moe, write_head
+
+    folder = tmp_path_factory.mktemp("exact")
+    write_float32_moe(folder / "target.gguf")
+    write_head(folder / "head", folder / "target.gguf")
+    return folder / "target.gguf", folder / "head"
 
 
 @dataclass(frozen=True)

@@ -87,13 +87,13 @@ def record(engine: Engine, text: str, spec: str, sampling: Sampling, n: int) -> 
     return Run(list(generation._prompt), generation.tokens, steps)
 
 
-def plain_rows(engine: Engine, run: Run) -> tuple[Logits, Experts]:
-    """Logits and experts of the run's committed rows when decoded one by one."""
+def plain_rows(engine: Engine, prompt: list[int], tokens: list[int]) -> tuple[Logits, Experts]:
+    """Logits and experts of the tokens' rows when decoded one by one behind the prompt."""
     context = engine.context
     engine.forget()
-    context.decode_prompt(run.prompt)
+    context.decode_prompt(prompt)
     rows = []
-    for token in run.tokens[: len(run.logits)]:
+    for token in tokens:
         root = DraftTree.of_root(token)
         rows.append(observed_decode(engine, root))
         context.commit(root, [0])

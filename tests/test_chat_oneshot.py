@@ -126,7 +126,7 @@ def test_gpu_layers_without_a_gpu_are_refused_with_the_remedy(command):
 
 
 def test_an_argument_that_is_no_text_is_one_sentence(command):
-    outcome = command(chat.main, "-p", b"\xff\xfe".decode("utf-8", "surrogateescape"))
+    outcome = command(chat.main, "-p", b"\xff\xfe".decode("utf-8", "surrogateescape"), *LOAD)
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert "UTF-8" in outcome.err
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from specfit.models import ModelFileError, bundled_model
-from specfit.models.dequantise import dequantise, main
+from specfit.models.dequantise import main
 from specfit.models.embeddings import TokenEmbeddings
 from specfit.models.gguf_info import read_gguf_info
 
@@ -245,13 +245,12 @@ def same_metadata(one: Path, other: Path) -> bool:
     return values(one) == values(other)
 
 
-def test_dequantising_keeps_metadata_and_values(tmp_path: Path) -> None:
-    back = tmp_path / "f16.gguf"
-    dequantise(bundled_model(), back)
-    assert {tensor.type for tensor in read_gguf_info(back).tensors} == {Kind.F16, Kind.F32}
-    assert same_metadata(bundled_model(), back)
+def test_dequantising_keeps_metadata_and_values(bundled_f16: Path) -> None:
+    tensors = read_gguf_info(bundled_f16).tensors
+    assert {tensor.type for tensor in tensors} == {Kind.F16, Kind.F32}
+    assert same_metadata(bundled_model(), bundled_f16)
     for one, other in zip(
-        gguf.GGUFReader(bundled_model()).tensors, gguf.GGUFReader(back).tensors, strict=True
+        gguf.GGUFReader(bundled_model()).tensors, gguf.GGUFReader(bundled_f16).tensors, strict=True
     ):
         assert one.name == other.name
         values = gguf.dequantize(one.data, one.tensor_type)

@@ -14,7 +14,7 @@ import torch
 from conftest import Outcome
 from gguf import GGMLQuantizationType as Type
 from test_tinymodel import decode, loaded, read_weights
-from tinymodel import write_dense, write_float32_moe, write_head
+from tinymodel import write_dense
 from tinytarget import target_forward, vocabulary
 
 from specfit.app.scale_model import main
@@ -34,10 +34,8 @@ SIZES = {"layers": 6, "embd": 128, "heads": 8, "kv_heads": 4, "expert_ff": 64}
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> SourceModel:
-    path = tmp_path_factory.mktemp("source") / "small.gguf"
-    write_float32_moe(path, n_layers=LAYERS)
-    return SourceModel(path)
+def small(exact_pair: tuple[Path, Path]) -> SourceModel:
+    return SourceModel(exact_pair[0])
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +49,8 @@ def large(small: SourceModel, shape: Shape, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def head(small: SourceModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("head")
-    write_head(folder, small.path)
-    return folder
+def head(exact_pair: tuple[Path, Path]) -> Path:
+    return exact_pair[1]
 
 
 def logits(path: Path, ids: list[int]) -> np.ndarray:

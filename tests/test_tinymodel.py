@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tinyhead import TAPS
-from tinymodel import write_dense, write_float32_moe, write_head
+from tinymodel import write_dense, write_float32_moe
 from tinytarget import target_forward, vocabulary
 
 from specfit.backend import library
@@ -25,10 +25,8 @@ N_LAYERS = 4
 
 
 @pytest.fixture(scope="module")
-def moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("moe") / "moe.gguf"
-    write_float32_moe(path)
-    return path
+def moe(exact_pair: tuple[Path, Path]) -> Path:
+    return exact_pair[0]
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -106,12 +104,12 @@ def test_text_goes_on_and_is_tokenised(moe: Path) -> None:
         assert piece.raw[:size].decode().replace(" ", "Ġ") == words.tokens[answer[0]]
 
 
-def test_the_head_is_right_often_enough(moe: Path, tmp_path: Path) -> None:
+def test_the_head_is_right_often_enough(exact_pair: tuple[Path, Path]) -> None:
     """Chains of three drafts along greedy text of the target: at least 1.5 tokens a cycle."""
-    write_head(tmp_path, moe)
+    moe, folder = exact_pair
     info, weights = read_gguf_info(moe), read_weights(moe)
     head = Eagle3Head.load(
-        tmp_path, embeddings=TokenEmbeddings.load(info), target=TargetShape.of(info)
+        folder, embeddings=TokenEmbeddings.load(info), target=TargetShape.of(info)
     )
     assert head.taps == TAPS
     cycles = committed = 0
