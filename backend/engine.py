@@ -288,7 +288,7 @@ class Engine:
             predicted_ms = cost.verify_ms(1, self._plain_weighted, context, before)
             ms = (time.perf_counter() - begun) * 1e3
             cost.learn_verify(1, self._plain_weighted, context, before, ms)
-            policy.learn_plain(context, 1)
+            policy.learn_plain(context)
             self._rows_before = 1
         ended = time.perf_counter()
         report = CycleReport(

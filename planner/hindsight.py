@@ -179,4 +179,6 @@ def mean_unions(texts: Sequence[TracedText], max_rows: int) -> FloatArray:
         for i, n in enumerate(counts):
             if n <= len(order):
                 sums[:, i] += union_per_layer(step.experts[order[:n]]).mean(), 1
-    return np.interp(np.arange(max_rows + 1), counts, sums[0] / np.maximum(sums[1], 1))
+    known = sums[1] > 0
+    means = sums[0, known] / sums[1, known]
+    return np.interp(np.arange(max_rows + 1), np.array(counts)[known], means)

@@ -57,17 +57,18 @@ class Lab:
         mode: str,
         cost: CycleCost,
         true_cost: Callable[[int], CycleCost] | None = None,
+        lines: int = 1,
     ) -> list[ReplayedCycle]:
         """Every cycle of the mode, planned by the tables `cost` and whatever it learns.
 
         mode: as `Spec` reads it, or ORACLE. true_cost: what cycle number i really costs; None
-        stands for `cost`. Raises ValueError for what is no mode.
+        stands for `cost`. lines: texts at a time. Raises ValueError for what is no mode.
         """
         if mode == ORACLE:
             return replay_oracle(self.texts, cost)
         live = LiveCost(cost, follows=True)
         policy = make_policy(Spec.parse(mode), self.beliefs(), live, MAX_ROWS, self._observe_ms)
-        return replay(self.texts, policy, live, true_cost or (lambda _: cost))
+        return replay(self.texts, policy, live, true_cost or (lambda _: cost), lines)
 
     def take_fixed(self, shape: Shape, cost: CycleCost) -> list[ReplayedCycle]:
         """Every cycle of the fixed tree of this shape."""

@@ -10,6 +10,7 @@ import numpy as np
 from .beliefs import Beliefs
 from .cost import CycleCost, Levels
 from .drafting import DraftingRule
+from .drafts import Drafts, without_experts
 from .forecast import ExpertForecast
 from .livecost import LiveCost
 from .policies import (
@@ -42,25 +43,6 @@ NO_HOPES: FloatArray = np.zeros(0)
 # one. It is made in the first drafted cycles and then in every TRY_EVERYth at least, to know.
 PAYS_TWICE, FIRST_FORECASTS, TRY_EVERY = 2.0, 48, 32
 FIRST_FORECASTING_MS = 0.8
-
-
-class _Drafts:
-    """The candidates of a cycle after a level, and what is expected of them.
-
-    chances: float64 [n]. cost: the tables of this cycle, as measured. by_rows: the same for plans
-    of which nothing but the number of rows is known. forecast: of the nodes' experts, once it was
-    asked for, and by_experts: the tables for plans by it.
-    """
-
-    def __init__(
-        self, tree: DraftTree, conditional: FloatArray, cost: CycleCost, unions: FloatArray
-    ) -> None:
-        self.tree = tree
-        self.chances = tree.path_products(conditional)
-        self.cost = cost
-        self.by_rows = _without_experts(cost, unions)
-        self.by_experts = cost
-        self.forecast: ExpertForecast | None = None
 
 
 class Planned:
@@ -112,7 +94,7 @@ class Planned:
         self._drafting: IntArray = NOTHING
         self._levels_drafted: tuple[tuple[int, ...], ...] = ()
         self._hopes: list[tuple[float, float]] = []
-        self._newest: tuple[_Drafts, Plan] | None = None
+        self._newest: tuple[Drafts, Plan] | None = None
         self._folded: CycleCost | None = None
 
     @property
@@ -192,6 +174,8 @@ class Planned:
         return nodes, BRANCHING
 
     def choose(self, tree: DraftTree) -> Choice:
+        if len(tree) == self._lines:
+            return Choice(np.ones(self._lines, np.bool_), np.ones(self._lines), self._root_union)
         if self._newest is None or self._newest[0].tree is not tree:
             drafts = self._drafts(tree, self.beliefs.acceptance.conditional(tree))
             self._newest = (drafts, self._best(drafts, self._levels_drafted))
@@ -214,7 +198,7 @@ class Planned:
         if self._looking_ms + self._observe_ms > LOOKING_SHARE * self._time_ms + FIRST_LOOKS_MS:
             return False
         news = self._forecasting and self._forecast and not self._forecast.knows(tree.tokens)
-        return bool(news) or (len(tree) > tree.n_lines and self._unseen > LOOK_EVERY)
+        return bool(news) or (len(tree) > 1 and self._unseen > LOOK_EVERY)
 
     def learn(self, outcome: Outcome) -> None:
         if outcome.experts is not None:
@@ -234,16 +218,16 @@ class Planned:
         self.rule.learn(len(outcome.path), ms)
         self._time_ms += ms
         self._rows_before = rows
-        self._planning_ms[self._forecasting] = followed(self.planning_ms, outcome)
-        self._levels += 0.05 * (len(outcome.levels) - self._levels)
-        self._drafted += 1
+        if outcome.levels:
+            self._planning_ms[self._forecasting] = followed(self.planning_ms, outcome)
+            self._levels += 0.05 * (len(outcome.levels) - self._levels)
+            self._drafted += 1
 
-    def learn_plain(self, context: int, lines: int) -> None:
-        union = float(self.beliefs.expected_unions[lines])
-        ms = self.live.verify_ms(lines, union, context, self._rows_before)
-        self.rule.learn(lines, ms)
+    def learn_plain(self, context: int) -> None:
+        ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
+        self.rule.learn(1, ms)
         self._time_ms += ms
-        self._rows_before = lines
+        self._rows_before = 1
 
     def reason(self, *, begun: bool) -> Reason:
         if self._lines >= self.max_rows:
@@ -295,7 +279,7 @@ class Planned:
         """Time of drafting and planning levels."""
         return self.live.now.draft_ms(levels) + len(levels) * self.planning_ms
 
-    def _drafts(self, tree: DraftTree, conditional: FloatArray) -> _Drafts:
+    def _drafts(self, tree: DraftTree, conditional: FloatArray) -> Drafts:
         """By rows alone: for plans without a forecast, the unions that so many rows have in the
         mean; before a forecast, free experts, so that what cannot pay even then needs none."""
         if self._folded is None:
@@ -304,11 +288,11 @@ class Planned:
         unions = self.beliefs.expected_unions[: cost.max_rows + 1]
         if self._forecasting:
             unions = np.full_like(unions, self._root_union)
-        return _Drafts(tree, conditional, cost, unions)
+        return Drafts(tree, conditional, cost, unions)
 
     def _best(
         self,
-        drafts: _Drafts,
+        drafts: Drafts,
         levels: Levels,
         frontier: IntArray = NOTHING,
         hoped: FloatArray = NO_HOPES,
@@ -329,7 +313,7 @@ class Planned:
 
     def _searched(
         self,
-        drafts: _Drafts,
+        drafts: Drafts,
         levels: Levels,
         frontier: IntArray,
         chances: FloatArray,
@@ -349,16 +333,16 @@ class Planned:
             max_states=1 + int(PLANNING_SHARE * drafts.by_rows.rows_ms[1] / STATE_MS),
         )
 
-    def _foresee(self, drafts: _Drafts) -> None:
+    def _foresee(self, drafts: Drafts) -> None:
         """Forecasts the experts of the candidates.
 
-        The forecast's growth over the roots' experts is scaled to what was observed, while the
-        roots' own number is taken as it is.
+        The forecast's growth over the roots' experts is scaled to what was observed. The roots' own
+        number is not taken from it: one root's is certain, and of so many lines the mean is known.
         """
         assert self._forecast is not None
         drafts.forecast = self._forecast.of(drafts.tree)
         cost, scale = drafts.cost, self._forecast.scale
-        known = (1 - scale) * self._forecast_roots(drafts.forecast)
+        known = self._root_union - scale * self._forecast_roots(drafts.forecast)
         drafts.by_experts = replace(
             cost,
             rows_ms=cost.rows_ms + cost.expert_ms * known,
@@ -373,9 +357,9 @@ class Planned:
     def _union(self, forecast: ExpertForecast, plan: Plan) -> float:
         """The weighted union to expect of a plan."""
         assert self._forecast is not None
-        roots = self._forecast_roots(forecast)
-        grown = forecast.weighted_union(plan.keep, self.beliefs.layer_weights) - roots
-        return roots + self._forecast.scale * grown
+        grown = forecast.weighted_union(plan.keep, self.beliefs.layer_weights)
+        grown -= self._forecast_roots(forecast)
+        return self._root_union + self._forecast.scale * grown
 
     def _forecast_pays(self) -> bool:
         """Whether to forecast in the coming cycle."""
@@ -392,14 +376,14 @@ class Planned:
             return True
         return self._saved > PAYS_TWICE * extra_ms * self.rule.rate
 
-    def _learn_saving(self, drafts: _Drafts, worth: float) -> None:
+    def _learn_saving(self, drafts: Drafts, worth: float) -> None:
         """Learns what the forecast was worth: by how much its plan is better, by its own account,
         than the one that would have been made without."""
         if not self._forecasting or self._drafted % 4:
             return
         saved = 0.0
         if drafts.forecast is not None:
-            by_rows = _without_experts(drafts.cost, self.beliefs.expected_unions)
+            by_rows = without_experts(drafts.cost, self.beliefs.expected_unions)
             levels = self._levels_drafted
             other = self._searched(drafts, levels, NOTHING, drafts.chances, None, by_rows)
             union = self._union(drafts.forecast, other)
@@ -407,9 +391,3 @@ class Planned:
             ms += drafts.cost.verify_ms(int(other.keep.sum()), union)
             saved = worth - self._worth(other.committed, ms)
         self._saved += 0.05 * (saved - self._saved)
-
-
-def _without_experts(cost: CycleCost, unions: FloatArray) -> CycleCost:
-    """Tables for plans by rows alone: n rows use the weighted union unions[n]."""
-    rows_ms = cost.rows_ms + cost.expert_ms * unions[: cost.max_rows + 1]
-    return replace(cost, rows_ms=rows_ms, expert_ms=np.zeros_like(cost.expert_ms))

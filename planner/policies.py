@@ -48,7 +48,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished cycle in which something was drafted.
+    """A finished cycle of several lines, or of one in which something was drafted.
 
     tree:    what was verified; path: the accepted nodes, the roots included.
     choice:  what the policy chose, of which `tree` is the kept part.
@@ -102,15 +102,15 @@ class Policy(Protocol):
         """
 
     def choose(self, tree: DraftTree) -> Choice:
-        """The subtree to verify of a tree with drafts."""
+        """The subtree to verify; of roots alone all, where nothing was drafted."""
 
     def looks(self, tree: DraftTree) -> bool:
         """Whether to observe the experts of this tree's verification."""
 
     def learn(self, outcome: Outcome) -> None: ...
 
-    def learn_plain(self, context: int, lines: int) -> None:
-        """Learns from a cycle that drafted nothing behind so many roots."""
+    def learn_plain(self, context: int) -> None:
+        """Learns from a cycle of one line that drafted nothing, quicker than by `learn`."""
 
     def reason(self, *, begun: bool) -> Reason:
         """Why the cycle just finished drafted as it did.
@@ -145,7 +145,7 @@ class Baseline:
         self.beliefs.learn(outcome.tree, outcome.path, outcome.choice.forecast, outcome.experts)
         self.planning_ms = followed(self.planning_ms, outcome)
 
-    def learn_plain(self, context: int, lines: int) -> None:
+    def learn_plain(self, context: int) -> None:
         pass
 
     def reason(self, *, begun: bool) -> Reason:

@@ -131,20 +131,20 @@ def _cycle(
     rows_before: int,
 ) -> tuple[ReplayedCycle, list[int]]:
     """A cycle, and how many steps each line gets on by it."""
-    context, weights, lines = _context(going), cost.layer_weights, len(going)
+    context, weights = _context(going), cost.layer_weights
     candidates = Candidates([steps[0] for steps in going])
-    if not policy.begin(context, candidates.tree.tokens.tolist()):
-        union = _weighted(candidates.experts(np.ones(lines, np.bool_)), weights)
-        ms = cost.verify_ms(lines, union)
-        predicted = live.verify_ms(lines, union, context, rows_before)
-        live.learn_verify(lines, union, context, rows_before, ms)
-        policy.learn_plain(context, lines)
-        plain = ReplayedCycle(lines, 0, lines, union, ms, float(lines), union, predicted, False)
-        return plain, [1] * lines
+    drafting = policy.begin(context, candidates.tree.tokens.tolist())
+    if len(going) == 1 and not drafting:
+        union = _weighted(candidates.experts(np.ones(1, np.bool_)), weights)
+        ms = cost.verify_ms(1, union)
+        predicted = live.verify_ms(1, union, context, rows_before)
+        live.learn_verify(1, union, context, rows_before, ms)
+        policy.learn_plain(context)
+        return ReplayedCycle(1, 0, 1, union, ms, 1.0, union, predicted, False), [1]
 
     room = min(map(len, going))
     levels: list[tuple[int, ...]] = []
-    while True:
+    while drafting:
         nodes, branching = policy.expand(candidates.tree, room)
         if not len(nodes):
             break

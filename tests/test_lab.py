@@ -118,6 +118,28 @@ class TestModes:
         for mode in ("off", "chain:3", "eagle3:16", "specfit", "oracle"):
             assert committed(lab.take(mode, machine())) == 450
 
+    @pytest.mark.parametrize("mode", ["off", "chain:2", "eagle3:8", "count", "specfit"])
+    def test_several_lines_commit_all_their_texts(self, mode: str) -> None:
+        several = Lab(made_up_trace(60, texts=5))
+        cycles = several.take(mode, machine(), lines=3)
+        assert committed(cycles) == 300
+        assert all(cycle.rows >= 3 for cycle in cycles[:15])
+        if mode != "off":
+            assert max(cycle.rows for cycle in cycles) > 3
+
+    def test_lines_and_drafts_together_beat_either(self) -> None:
+        several = Lab(made_up_trace(120, texts=8))
+        cost = machine(row_ms=0.3)
+        both = speed(several.take("specfit", cost, lines=4))
+        assert both > 1.02 * speed(several.take("off", cost, lines=4))
+        assert both > 1.02 * speed(several.take("specfit", cost))
+
+    def test_lines_without_drafts_are_kept_where_rows_are_dear(self) -> None:
+        several = Lab(made_up_trace(120, texts=8))
+        cost = machine(row_ms=15.0, expert_ms=0.5)
+        plain = speed(several.take("off", cost, lines=4))
+        assert speed(several.take("specfit", cost, lines=4)) > 0.98 * plain
+
     def test_a_dense_model_is_replayed_too(self) -> None:
         trace = made_up_trace(40)
         steps = [

@@ -110,7 +110,7 @@ class TestPolicies:
         for _ in range(50):
             candidates = self.draft(policy, prob, room)
             if candidates is None:
-                policy.learn_plain(0, 1)
+                policy.learn_plain(0)
                 verified = DraftTree.of_root(0)
                 continue
             choice = policy.choose(candidates)

@@ -92,14 +92,14 @@ class Explaining(Planned):
         self.reasons.append(reason)
         super().learn(outcome)
 
-    def learn_plain(self, context: int, lines: int) -> None:
+    def learn_plain(self, context: int) -> None:
         reason = self.reason(begun=True)
         if reason.kind == "hopeless":
             self.check_hopeless(reason)
         else:
             self.check_unpromising(reason)
         self.reasons.append(reason)
-        super().learn_plain(context, lines)
+        super().learn_plain(context)
 
     @property
     def reasons(self) -> list[Reason]:
