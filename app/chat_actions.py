@@ -74,6 +74,7 @@ class ChatActions(PlainApp):
         self.wanted = setup.model
         self.loaded: ModelChoice | None = None
         self.engine: Engine | None = None
+        self.is_loading = True
         self.exchange: Exchange | None = None
         self.load_error: Exception | None = None
         self.last_report: Report | None = None
@@ -245,15 +246,6 @@ class ChatActions(PlainApp):
         model, ctx = chosen(self.wanted, choice), self.setup.model.ctx_size
         if ctx is not None and choice.context_length:
             model = replace(model, ctx_size=min(ctx, choice.context_length))
-        self.run_worker(self._switch_model(model))
-
-    async def _switch_model(self, model: ModelChoice) -> None:
-        from textual.containers import Horizontal
-
-        from .widgets.loading_view import LoadingView
-
-        self.query_one(Horizontal).display = False
-        await self.mount(LoadingView(), before=0)
         self.begin_loading(model)
 
     def action_parameters(self) -> None:
@@ -303,14 +295,15 @@ class ChatActions(PlainApp):
     # Leaving
 
     async def action_interrupt(self) -> None:
-        """Copies what is selected; else stops the answer; else leaves, at the second time."""
+        """Copies what is selected; else stops the answer, or the loading; else leaves, at the
+        second time."""
         selected = self.screen.get_selected_text() or self.composer.selected_text
         if selected:
             await clipboard.copy(self, selected)
             self.screen.clear_selection()
             self.composer.move_cursor(self.composer.cursor_location)
             return
-        if self.exchange is not None:
+        if self.exchange is not None or self.is_loading:
             self.action_stop()
         elif time.monotonic() - self._last_interrupt < LEAVE_WITHIN_S:
             await self.action_quit()
@@ -354,7 +347,7 @@ class ChatActions(PlainApp):
         return meta
 
     def busy(self) -> bool:
-        if self.engine is not None and self.exchange is None:
+        if not self.is_loading and self.exchange is None:
             return False
         self.notify(BUSY, timeout=2)
         return True

@@ -27,12 +27,13 @@ class LoadJob:
     """Loads an engine.
 
     Read `fraction` (0..1; None before anything is known), and once `done` is set, `engine` or
-    `error`.
+    `error`. One that was cancelled has no engine, unless it had it by then.
     """
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self._cancelled = Event()
+        self._lock = Lock()
+        self.cancelled = False
         self.fraction: float | None = None
         self.engine: Engine | None = None
         self.error: Exception | None = None
@@ -41,20 +42,30 @@ class LoadJob:
     def run(self) -> None:
         """In the thread. An error that the user can put right is kept; others are raised."""
         try:
-            self.engine = self._load(self._advance)
+            if not self.cancelled:
+                self._keep(self._load(self._advance))
         except Exception as error:
             if user_sentence(error) is None:
                 raise
-            self.error = error
+            # Its frames hold what was loaded so far, and another model may need the room.
+            self.error = error.with_traceback(None)
         finally:
             self.done.set()
 
     def cancel(self) -> None:
-        self._cancelled.set()
+        with self._lock:
+            self.cancelled = True
 
     def _advance(self, fraction: float) -> bool:
         self.fraction = fraction
-        return not self._cancelled.is_set()
+        return not self.cancelled
+
+    def _keep(self, engine: Engine) -> None:
+        with self._lock:
+            if not self.cancelled:
+                self.engine = engine
+        if self.engine is None:
+            engine.close()
 
 
 class AnswerJob:

@@ -19,15 +19,14 @@ from textual.containers import Horizontal
 
 from . import attachments, thinking
 from .chat_actions import Exchange
-from .chat_conversations import ConversationActions
+from .chat_loading import LoadingActions
 from .chat_setup import Setup
 from .chat_words import notice, refusal
 from .entry import AppError
-from .jobs import AnswerJob, LoadJob
+from .jobs import AnswerJob
 from .key_order import KeysInOrder
 from .keys import bindings, key_name, keys_of
 from .loops import LoopDetector
-from .options import ModelChoice
 from .paste_parser import with_whole_pastes
 from .store import Message
 from .store.turns import model_messages
@@ -36,7 +35,6 @@ from .widgets.answer import Answer
 from .widgets.composer import Composer
 from .widgets.conversation import Conversation
 from .widgets.loading_view import LoadingView
-from .widgets.meters import all_memory
 from .widgets.note import Note
 from .widgets.panel import Panel
 from .widgets.status_line import StatusLine
@@ -55,7 +53,7 @@ ROOM_FOR_ANSWER = 1 / 4
 LOOPING = "stopped: it repeats itself"
 
 
-class ChatApp(KeysInOrder, ConversationActions):
+class ChatApp(KeysInOrder, LoadingActions):
     """The chat. After `run`, `load_error` is why the model could not be loaded, if so."""
 
     TITLE = "SpecFit"
@@ -87,22 +85,21 @@ class ChatApp(KeysInOrder, ConversationActions):
         if theme is not None and theme not in self.available_themes:
             raise setup.settings.wrong("theme", "there is no such theme")
         self._bindings = BindingsMap.merge([self._bindings, BindingsMap(bindings(self.keys))])
-        self._load_job = self._loading(setup.model)
 
     def get_driver_class(self) -> type[Driver]:
         return with_whole_pastes(super().get_driver_class())
 
     def compose(self) -> ComposeResult:
         self.conversation = Conversation()
-        self.conversation.display = False
         self.panel = Panel()
         self.panel.display = False
         self.status = StatusLine(self.parameters.spec)
         self.composer = Composer(self.keys)
-        yield LoadingView()
-        with Horizontal():
-            yield self.conversation
-            yield self.panel
+        self.middle = Horizontal(self.conversation, self.panel)
+        stop = keys_of("stop", self.keys)
+        self.loading_view = LoadingView(f"{key_name(stop[0])} cancels" if stop else "")
+        yield self.loading_view
+        yield self.middle
         yield self.status
         yield self.composer
 
@@ -112,15 +109,15 @@ class ChatApp(KeysInOrder, ConversationActions):
         )
         if self.setup.settings.theme is not None:
             self.theme = self.setup.settings.theme
-        self.query_one(Horizontal).display = False
         self.composer.focus()
-        self.run_worker(self._load_job.run, thread=True)
         self._ticking = self.set_interval(1 / UPDATES_PER_S, self._tick)
+        self.begin_loading(self.setup.model)
         self.set_interval(SAVED_AGAIN_S, self._save_again)
 
     def on_unmount(self) -> None:
         """Lets the threads end: the process waits for them."""
-        self._load_job.cancel()
+        if self._load_job is not None:
+            self._load_job.cancel()
         if self.exchange is not None:
             self.exchange.job.stop()
             self._keep_rest(self.exchange)
@@ -128,58 +125,12 @@ class ChatApp(KeysInOrder, ConversationActions):
 
     async def _tick(self) -> None:
         """Brings what the running job has to the screen; rests while there is none."""
-        if self.engine is None:
-            await self._follow_loading(self._load_job)
-        elif self.exchange is not None:
+        if self.is_loading:
+            await self.follow_loading()
+        elif self.engine is not None and self.exchange is not None:
             await self._follow_answer(self.engine, self.exchange)
         else:
             self._ticking.pause()
-
-    # Loading
-
-    def _loading(self, model: ModelChoice) -> LoadJob:
-        return LoadJob(partial(self.setup.load, model))
-
-    async def _follow_loading(self, job: LoadJob) -> None:
-        view = self.query_one(LoadingView)
-        view.show(job.fraction)
-        if not job.done.is_set():
-            return
-        if job.engine is None:
-            await self._go_on_without(job)
-            return
-        self.engine = job.engine
-        self.loaded = self.wanted
-        await view.remove()
-        self.query_one(Horizontal).display = self.conversation.display = True
-        self.forget_figures()
-        self.panel.meters.sample = all_memory
-        await self.show_conversation()
-
-    async def _go_on_without(self, job: LoadJob) -> None:
-        """The model could not be loaded: the one before is loaded again; without one, or if it is
-        that one which does not load any more, the app ends."""
-        if self.loaded in (None, self.wanted):
-            self.load_error = job.error
-            self.exit()
-            return
-        self.notify(f"{job.error}", severity="error", timeout=10, markup=False)
-        assert self.loaded is not None
-        self.begin_loading(self.loaded)
-
-    def begin_loading(self, model: ModelChoice) -> None:
-        """Loads `model` in a thread, in place of the loaded one."""
-        before, self.engine = self.engine, None
-        self.wanted = model
-        job = self._load_job = self._loading(model)
-
-        def load() -> None:
-            if before is not None:
-                before.close()
-            job.run()
-
-        self.run_worker(load, thread=True)
-        self._ticking.resume()
 
     # Questions and answers
 
@@ -195,7 +146,7 @@ class ChatApp(KeysInOrder, ConversationActions):
                 self.composer.select_all()
             return
         if self.engine is None or self.exchange is not None:
-            loading = "The model is still loading."
+            loading = "The model is still loading." if self.is_loading else self.no_model
             busy = "The answer is still coming; Esc stops it."
             self.notify(loading if self.engine is None else busy, timeout=2)
             self.composer.restore(message.text)
@@ -331,9 +282,11 @@ class ChatApp(KeysInOrder, ConversationActions):
 
     async def show_conversation(self) -> None:
         """Shows the branch that the session looks at."""
-        assert self.engine is not None
-        told = [notice(one, self.keys) for one in self.engine.notices]
-        head = [self.engine.description, *told, *self.setup.notices]
+        head = [self.no_model]
+        if self.engine is not None:
+            told = [notice(one, self.keys) for one in self.engine.notices]
+            head = [self.engine.description, *told]
+        head += self.setup.notices
         notes: list[Callable[[], Note | UserMessage | Answer]] = [
             partial(Note, text) for text in head
         ]

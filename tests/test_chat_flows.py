@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
-from pathlib import Path
 
 import pytest
-from test_chat_tui import answered, app_of, ask, chat, mark_of, press, until
+from test_chat_tui import answered, ask, chat, mark_of, press, until
 from textual.pilot import Pilot
 
 from specfit.app.keys import KEYS
@@ -27,7 +25,6 @@ from specfit.app.widgets.parameter_panel import ParameterPanel
 from specfit.app.widgets.search_screen import SearchScreen
 from specfit.app.widgets.system_prompt_screen import SystemPromptScreen
 from specfit.app.widgets.user_message import UserMessage
-from specfit.backend import SpecfitError
 
 
 async def say(pilot: Pilot[None], command: str) -> None:
@@ -172,34 +169,6 @@ async def test_a_file_goes_with_the_message(bundled_engine, tmp_path):
         assert "blue box" not in shown and "notes.txt" in shown
 
 
-async def test_another_model_goes_on_with_the_conversation(bundled_engine):
-    loads = []
-
-    def load(model, _progress):
-        loads.append(model.model)
-        if model.model == Path("/broken.gguf"):
-            raise SpecfitError("it is broken")
-        return bundled_engine
-
-    app = app_of(load, max_tokens=4)
-    bundled_engine.forget()
-    closed, bundled_engine.close = bundled_engine.close, lambda: None
-    try:
-        async with app.run_test(size=(100, 30)) as pilot:
-            await until(pilot, lambda: app.engine is not None and len(app.query(Note)) > 0)
-            await ask(pilot, "What is tea?")
-            await answered(pilot)
-            notified = []
-            app.notify = lambda message, **_: notified.append(message)
-            await say(pilot, "/model /broken.gguf")
-            await until(pilot, lambda: len(loads) == 3 and app.engine is not None)
-            assert loads == [None, Path("/broken.gguf"), None]
-            assert "it is broken" in notified
-            await until(pilot, lambda: len(answers(pilot)) == 1)
-    finally:
-        bundled_engine.close = closed
-
-
 async def test_drafted_text_can_be_marked(bundled_engine):
     async with chat(bundled_engine, spec="chain:3", max_tokens=24) as pilot:
         await ask(pilot, "What is tea?")
@@ -274,18 +243,6 @@ async def test_a_model_that_cannot_think_is_not_told_to(bundled_engine):
         assert pilot.app.parameters.thinking is None
 
 
-async def test_one_leaves_while_the_model_loads():
-    def load(_model, progress):
-        while progress(0.1):
-            time.sleep(0.01)
-        raise SpecfitError("loading was cancelled")
-
-    app = app_of(load)
-    async with app.run_test() as pilot:
-        await say(pilot, "/quit")
-        assert app._exit
-
-
 async def test_the_palette_needs_some_rows(bundled_engine):
     async with chat(bundled_engine, size=(30, 4)) as pilot:
         await press(pilot, "ctrl+p", "pageup", "pagedown")
@@ -303,25 +260,3 @@ async def test_no_keys_break_the_chat(bundled_engine):
             await asyncio.sleep(0.002)
         await asyncio.sleep(0.3)
         assert pilot.app._exception is None
-
-
-async def test_a_model_that_does_not_load_any_more_ends_the_chat_with_the_reason(bundled_engine):
-    loads = []
-
-    def load(_model, _progress):
-        loads.append(None)
-        if len(loads) > 1:
-            raise SpecfitError("it is gone")
-        return bundled_engine
-
-    app = app_of(load)
-    closed, bundled_engine.close = bundled_engine.close, lambda: None
-    try:
-        async with app.run_test() as pilot:
-            await until(pilot, lambda: app.engine is not None and len(app.query(Note)) > 0)
-            await say(pilot, "/model /broken.gguf")
-            await until(pilot, lambda: app._exit)
-    finally:
-        bundled_engine.close = closed
-    assert len(loads) == 3
-    assert str(app.load_error) == "it is gone"

@@ -22,11 +22,10 @@ from specfit.app.tui import ChatApp
 from specfit.app.widgets.answer import Answer
 from specfit.app.widgets.composer import Composer
 from specfit.app.widgets.conversation import Conversation
-from specfit.app.widgets.loading_view import LoadingView
 from specfit.app.widgets.note import Note
 from specfit.app.widgets.status_line import StatusLine
 from specfit.app.widgets.user_message import UserMessage
-from specfit.backend import Engine, SpecfitError
+from specfit.backend import Engine
 
 # The bundled model repeats this until the context is full: long enough to be stopped.
 ENDLESS = "Repeat: la la la la la la la"
@@ -266,52 +265,6 @@ async def test_notices_are_shown_once(bundled_engine, monkeypatch):
     async with chat(bundled_engine) as pilot:
         await until(pilot, lambda: len(pilot.app.query(Note)) == 2)
         assert text_of(pilot, Note) == "decoding without drafts: no head"
-
-
-async def test_loading_shows_progress_and_typing_is_kept(bundled_engine):
-    release = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def load(_model: ModelChoice, progress: Callable[[float], bool]) -> Engine:
-        assert progress(0.5)
-        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(PATIENCE_S)
-        return bundled_engine
-
-    app = app_of(load)
-    async with app.run_test() as pilot:
-        bar = app.query_one(LoadingView).query_one("ProgressBar")
-        await until(pilot, lambda: bar.progress == 0.5)
-        await ask(pilot, "early")
-        assert app.query_one(Composer).text == "early"
-        release.set()
-        await until(pilot, lambda: app.engine is not None)
-        assert not app.query(LoadingView)
-
-
-async def test_leaving_cancels_loading():
-    told = []
-
-    def load(_model: ModelChoice, progress: Callable[[float], bool]) -> Engine:
-        while progress(0.1):
-            time.sleep(0.01)
-        told.append("cancelled")
-        raise SpecfitError("loading was cancelled")
-
-    app = app_of(load)
-    async with app.run_test() as pilot:
-        await press(pilot, "ctrl+c", "ctrl+c")
-    await asyncio.to_thread(app._load_job.done.wait, PATIENCE_S)
-    assert told == ["cancelled"]
-
-
-async def test_a_model_that_does_not_load_ends_the_chat_with_the_reason():
-    def load(_model: ModelChoice, _progress: Callable[[float], bool]) -> Engine:
-        raise SpecfitError("no such model")
-
-    app = app_of(load)
-    async with app.run_test() as pilot:
-        await until(pilot, lambda: app._exit)
-    assert str(app.load_error) == "no such model"
 
 
 @pytest.mark.parametrize("width", [20, 200])

@@ -10,7 +10,7 @@ LOADING = "Loading the model"
 
 
 class LoadingView(Vertical):
-    """A progress bar in the conversation's place."""
+    """A progress bar in the conversation's place, and below it how to cancel."""
 
     DEFAULT_CSS = """
     LoadingView {
@@ -26,17 +26,18 @@ class LoadingView(Vertical):
     }
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hint: str = "") -> None:
         super().__init__()
+        self._hint = hint
         self._words = Static(LOADING, markup=False)
         self._bar = ProgressBar(total=None, show_eta=False, show_percentage=False)
 
     def compose(self) -> ComposeResult:
         yield self._words
         yield self._bar
+        yield Static(self._hint, markup=False)
 
     def show(self, fraction: float | None) -> None:
         """fraction: 0..1; None while nothing can be measured yet."""
-        if fraction is not None:
-            self._words.update(f"{LOADING}: {fraction:.0%}")
-            self._bar.update(total=1.0, progress=fraction)
+        self._words.update(LOADING if fraction is None else f"{LOADING}: {fraction:.0%}")
+        self._bar.update(total=None if fraction is None else 1.0, progress=fraction or 0)
