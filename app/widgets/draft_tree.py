@@ -113,9 +113,12 @@ class DraftTreeView(VerticalScroll):
         width = self.scrollable_content_region.width
         view = self.selected
         title = self._title(view)
-        if not width or self._drawn == (view, width, title):
+        # Views are compared by what they are: what they hold is arrays, which cannot be.
+        seen, seen_width, seen_title = self._drawn or (None, None, None)
+        is_drawn = self._drawn is not None and seen is view and seen_width == width
+        if not width or (is_drawn and seen_title == title):
             return
-        if self._drawn is None or self._drawn[:2] != (view, width):
+        if not is_drawn:
             content = Content(self._nothing) if view is None else drawing(view, width)
             n_lines = content.plain.count("\n")
             self._drawing.update(content, layout=n_lines != self._n_lines)
