@@ -237,7 +237,8 @@ class ChatActions(PlainApp):
         if path:
             self._choose_model(Choice(Path(path).expanduser(), None))
             return
-        picker = ModelPicker(self.setup.settings.model_folders, self.wanted.model)
+        folders, is_loaded = self.setup.settings.model_folders, self.engine is not None
+        picker = ModelPicker(folders, self.wanted.model, is_loaded=is_loaded)
         self.push_screen(picker, self._choose_model)
 
     def _choose_model(self, choice: Choice | None) -> None:

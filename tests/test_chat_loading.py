@@ -108,6 +108,9 @@ async def test_the_first_load_can_be_cancelled_and_another_model_picked(loader, 
         assert told(app)[-1] == text_of(pilot, Note)
         await press(pilot, "f2")
         await until(pilot, lambda: isinstance(app.screen, ModelPicker))
+        details = app.screen.query_one("#details", Static)
+        await until(pilot, lambda: "specfit-tiny" in str(details.render()))
+        assert "loaded now" not in str(details.render())
         app.screen.dismiss(Choice(OTHER, None))
         await until(pilot, lambda: app.is_loading)
         assert loader.loads == [BUNDLED]

@@ -87,14 +87,17 @@ class ModelPicker(Dialog[Choice | None]):
         Binding("pageup", f"move(-{PAGE})", "Models before", show=False),
     ]
 
-    def __init__(self, folders: Sequence[Path] = (), current: Path | None = None) -> None:
-        """current: the loaded model; None is the bundled one.
+    def __init__(
+        self, folders: Sequence[Path] = (), current: Path | None = None, *, is_loaded: bool = True
+    ) -> None:
+        """current: the model that is chosen now; None is the bundled one. is_loaded: whether it is
+        loaded.
 
         folders: the user's own; a model or head in use, which may lie anywhere, may be among them.
         """
         super().__init__()
         self._folders = tuple(folders) if current is None else (*folders, current)
-        self._current = current
+        self._current, self._any_loaded = current, is_loaded
         self._leaving = Event()
         # Left by the threads
         self._found: list[ModelEntry | HeadEntry] = []
@@ -223,7 +226,7 @@ class ModelPicker(Dialog[Choice | None]):
             text = f"{entry.label}\nCannot be used: {entry.problem}"
         else:
             text = f"{_description(entry)}\n{entry.path}"
-            if self._is_loaded(entry):
+            if self._any_loaded and self._is_loaded(entry):
                 text += "\nloaded now"
             elif self._free is not None:
                 text += f"\n{library.fit(entry, self._free).why}"
