@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LEAVE_WITHIN_S = 1.0
 BUSY = "Not while the model is busy; Esc stops it."
 # A lower terminal has no room for the palette's list.
-PALETTE_ROWS = 10
+PALETTE_ROWS = 8
 # One that is closed takes a moment to be gone, and Textual bears no two.
 PALETTE_EVERY_S = 0.5
 _OF_THE_CHAT = {key.action.partition("(")[0] for key in KEYS} - {"interrupt"}

@@ -106,11 +106,14 @@ class ViewActions(ChatActions):
         self.notify("Copied." if blocks else "There is no code in it.", timeout=2)
 
     def action_scroll_conversation(self, pages: int) -> None:
-        """Scrolls a page up (-1) or down (1) while the keyboard stays with the input."""
+        """Scrolls a page up (-1) or down (1) while the keyboard stays with the input; the panel
+        where it is all that is seen."""
+        alone = self.panel.display and self.screen.has_class("-narrow")
+        seen = self.panel if alone else self.conversation
         if pages < 0:
-            self.conversation.scroll_page_up(animate=False)
+            seen.scroll_page_up(animate=False)
         else:
-            self.conversation.scroll_page_down(animate=False)
+            seen.scroll_page_down(animate=False)
 
     def _selected_or_last_answer(self) -> Answer | UserMessage | None:
         if self.conversation.selected is not None:

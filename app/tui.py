@@ -34,6 +34,7 @@ from .why import why
 from .widgets.answer import Answer
 from .widgets.composer import Composer
 from .widgets.conversation import Conversation
+from .widgets.dialog import HEIGHTS, WIDTHS
 from .widgets.loading_view import LoadingView
 from .widgets.note import Note
 from .widgets.panel import Panel
@@ -76,8 +77,36 @@ class ChatApp(KeysInOrder, LoadingActions):
         max-height: 2;
         border: none;
     }
+    .-low Answer {
+        .mark, Markdown > :last-child {
+            margin: 0;
+        }
+    }
+    .-middle Composer {
+        max-height: 4;
+    }
+    CommandPalette.-middle > Vertical {
+        margin-top: 0;
+    }
+    .-narrow {
+        Toast {
+            max-width: 100%;
+        }
+        & > Horizontal {
+            layers: below above;
+        }
+        Conversation {
+            layer: below;
+        }
+        Panel {
+            layer: above;
+            width: 100%;
+            max-width: 100%;
+        }
+    }
     """
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (8, "-high")]  # noqa: RUF012 -- as Textual has it
+    HORIZONTAL_BREAKPOINTS = WIDTHS
+    VERTICAL_BREAKPOINTS = HEIGHTS
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -23,6 +23,7 @@ class Host(App[None]):
     def __init__(self, screen: Screen[object]) -> None:
         super().__init__()
         self._shown = screen
+        self.animation_level = "none"
         self.result: object = NOT_CLOSED
 
     def on_mount(self) -> None:

@@ -53,6 +53,8 @@ class Answer(Vertical):
         margin: 0 0 1 0;
         color: $text-muted;
         text-style: italic;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
     }
     Answer .drafted {
         margin: 0 0 1 0;

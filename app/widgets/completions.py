@@ -45,6 +45,8 @@ class Completions(OptionList, can_focus=False):
         padding: 0 1;
         background: $panel;
         scrollbar-size-vertical: 0;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
         &:focus {
             border: none;
         }

@@ -70,6 +70,8 @@ class ConversationsScreen(ListScreen[ConversationLine, int]):
         age = ago(self._clock() - entry.updated)
         messages = f"{entry.count} message{'s' if entry.count != 1 else ''}"
         title = " ".join(shown(entry.title).split()) or "(no title)"
+        if self.has_class("-narrow"):
+            return Content.assemble(title, (f" · {age}", "$text-muted"))
         return Content.assemble((f"{age:>10}  {messages:>13}  ", "$text-muted"), title)
 
     def result(self, entry: ConversationLine) -> int:
@@ -108,7 +110,7 @@ class ConversationsScreen(ListScreen[ConversationLine, int]):
             self.say(self.HINT)
         else:
             title = " ".join(doomed.title.split())[:40]
-            self.say(f"Delete “{title}” for good? Enter deletes · Esc keeps it")
+            self.say(f"Enter deletes “{title}” for good · Esc keeps it")
 
     async def _delete_doomed(self, doomed: ConversationLine) -> None:
         self._ask(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -21,6 +22,9 @@ WRITING = (
     ("//", "Begin a message with a slash"),
     ("Up", "With nothing written: edit the last message; else earlier messages"),
 )
+
+# Columns below which keys and their help do not stand side by side.
+SIDE_BY_SIDE = 70
 
 
 class HelpScreen(Dialog[None]):
@@ -53,18 +57,29 @@ class HelpScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title, box.border_subtitle = "Help", "Esc leaves"
-            yield Static(_table("Keys", [(key.shown, key.help) for key in self._keys if key.keys]))
-            yield Static(_table("Commands", [(spec.usage, spec.help) for spec in COMMANDS]))
-            yield Static(_table("Writing", list(WRITING)))
+            yield Static()
+
+    def on_resize(self, event: events.Resize) -> None:
+        keys = [(key.shown, key.help) for key in self._keys if key.keys]
+        commands = [(spec.usage, spec.help) for spec in COMMANDS]
+        parts = (("Keys", keys), ("Commands", commands), ("Writing", list(WRITING)))
+        narrow = event.size.width < SIDE_BY_SIDE
+        text = Content("\n\n").join(_table(heading, rows, narrow) for heading, rows in parts)
+        self.query_one(Static).update(text)
 
     def action_leave(self) -> None:
         self.dismiss(None)
 
 
-def _table(heading: str, rows: list[tuple[str, str]]) -> Content:
+def _table(heading: str, rows: list[tuple[str, str]], narrow: bool) -> Content:
+    """narrow: the help stands below what it is for, not beside it."""
     width = max(len(left) for left, _ in rows) + 2
     lines = [
-        Content.assemble((left.ljust(width), "bold"), (right, "$text-muted"))
+        Content.assemble(
+            (left if narrow else left.ljust(width), "bold"),
+            "\n  " if narrow else "",
+            (right, "$text-muted"),
+        )
         for left, right in rows
     ]
-    return Content("\n").join([Content.styled(heading, "bold underline"), *lines, Content()])
+    return Content("\n").join([Content.styled(heading, "bold underline"), *lines])

@@ -43,6 +43,12 @@ class ListScreen(Dialog[Result | None], Generic[Entry, Result]):
         border-title-color: $text-primary;
         background: $surface;
     }
+    ListScreen.-low > Vertical {
+        border: none;
+    }
+    ListScreen PlainInput {
+        margin: 0 1;
+    }
     ListScreen OptionList {
         height: 1fr;
         border: none;
@@ -74,7 +80,7 @@ class ListScreen(Dialog[Result | None], Generic[Entry, Result]):
         """words: what stands in the input at first."""
         super().__init__()
         self._words = words
-        self._input = PlainInput(placeholder=self.PLACEHOLDER)
+        self._input = PlainInput(placeholder=self.PLACEHOLDER, compact=True)
         self._list = OptionList(markup=False)
         self._hint = Static(self.HINT, classes="hint", markup=False)
         self.entries: list[Entry] = []

@@ -71,6 +71,26 @@ class ModelPicker(Dialog[Choice | None]):
         margin: 1 0 0 0;
         padding: 0 1;
     }
+    ModelPicker.-low, ModelPicker.-middle {
+        #details {
+            max-height: 2;
+            margin: 0;
+        }
+        #hint {
+            display: none;
+        }
+        HeadList {
+            max-height: 2;
+        }
+    }
+    ModelPicker.-low {
+        & > Vertical {
+            border: none;
+        }
+        #details {
+            display: none;
+        }
+    }
     ModelPicker #hint {
         height: 1;
         padding: 0 1;
@@ -227,9 +247,9 @@ class ModelPicker(Dialog[Choice | None]):
         else:
             text = f"{_description(entry)}\n{entry.path}"
             if self._any_loaded and self._is_loaded(entry):
-                text += "\nloaded now"
+                text = f"loaded now\n{text}"
             elif self._free is not None:
-                text += f"\n{library.fit(entry, self._free).why}"
+                text = f"{library.fit(entry, self._free).why}\n{text}"
         self.query_one("#details", Static).update(shown(text))
 
     def _show_heads(self) -> None:

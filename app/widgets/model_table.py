@@ -16,6 +16,8 @@ MIN_NAME_WIDTH = 20
 # Wide enough for qwen3moe, IQ2_XXS, 235.1 GB, 128/8, 1024k; what is longer is in the details.
 COLUMNS = (("Kind", 8), ("Type", 7), ("Size", 8), ("Experts", 7), ("Context", 7), ("Fits", 7))
 PADDING = 2
+# Rows of the terminal below which the header makes room.
+ROOMY = 16
 # More would make every key typed into the filter wait.
 MOST_ROWS = 200
 
@@ -29,8 +31,9 @@ class ModelTable(DataTable[Text]):
     DEFAULT_CSS = """
     ModelTable {
         height: 1fr;
-        min-height: 3;
+        min-height: 2;
         scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 0;
     }
     """
 
@@ -48,7 +51,9 @@ class ModelTable(DataTable[Text]):
             self.add_column(label, width=width, key=label)
 
     def on_resize(self) -> None:
-        """Gives the names what the other columns leave."""
+        """Gives the names what the other columns leave, and rows the place of the header where
+        there are few."""
+        self.show_header = self.app.size.height >= ROOMY
         others = sum(width + PADDING for _, width in COLUMNS)
         column = next(column for column in self.columns.values() if column.key == NAME)
         width = max(MIN_NAME_WIDTH, self.scrollable_content_region.width - others - PADDING)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from ..why import whys
@@ -28,7 +28,7 @@ ROOMY = 30
 NO_HEAD = "No draft head: nothing is drafted."
 
 
-class Panel(Vertical):
+class Panel(VerticalScroll, can_focus=False):
     """Feed it with `show` as often as there is news; it draws a few times a second."""
 
     DEFAULT_CSS = """
@@ -38,6 +38,7 @@ class Panel(Vertical):
         height: 1fr;
         padding: 0 1;
         background: $surface;
+        scrollbar-size-vertical: 1;
     }
     Panel #why {
         height: 5;

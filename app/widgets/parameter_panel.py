@@ -104,6 +104,10 @@ class ParameterPanel(Dialog[Parameters | None]):
     ParameterPanel Select:focus:nocolor > SelectCurrent {
         text-style: reverse;
     }
+    ParameterPanel SelectCurrent #label {
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+    }
     ParameterPanel #help {
         height: 3;
         margin: 1 0 0 0;
@@ -118,6 +122,41 @@ class ParameterPanel(Dialog[Parameters | None]):
     }
     ParameterPanel Button {
         margin: 0 0 0 2;
+    }
+    ParameterPanel.-narrow {
+        & > Vertical {
+            padding: 0;
+        }
+        .row {
+            layout: vertical;
+        }
+        .label {
+            width: 100%;
+            padding: 0;
+        }
+        Input, Select {
+            margin: 0 0 0 2;
+        }
+    }
+    ParameterPanel.-low, ParameterPanel.-middle {
+        & > Vertical {
+            height: 100%;
+        }
+        VerticalScroll {
+            height: 1fr;
+        }
+        #help {
+            height: 2;
+            margin: 0;
+        }
+        .buttons {
+            display: none;
+        }
+    }
+    ParameterPanel.-low #help {
+        height: 1;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -136,7 +175,7 @@ class ParameterPanel(Dialog[Parameters | None]):
         with Vertical() as frame:
             frame.border_title = "Parameters of this conversation"
             frame.border_subtitle = HINT
-            with VerticalScroll(can_focus=False):
+            with _Fields(can_focus=False):
                 yield from self._rows()
             yield Static(id="help", markup=False)
             with Horizontal(classes="buttons"):
@@ -275,5 +314,9 @@ class ParameterPanel(Dialog[Parameters | None]):
         help_line.set_class(error, "-error")
 
 
+class _Fields(VerticalScroll, inherit_bindings=False):
+    """Up and Down go from field to field, also where not all fit: it scrolls along."""
+
+
 def _row(label: str, field: Widget) -> Horizontal:
-    return Horizontal(Static(label, classes="label", markup=False), field)
+    return Horizontal(Static(label, classes="label", markup=False), field, classes="row")

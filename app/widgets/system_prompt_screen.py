@@ -50,6 +50,8 @@ class SystemPromptScreen(Dialog[str | None]):
         height: 100%;
         margin: 0 1 0 0;
         scrollbar-size-vertical: 1;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
     }
     SystemPromptScreen TextArea {
         height: 1fr;
@@ -61,6 +63,25 @@ class SystemPromptScreen(Dialog[str | None]):
     }
     SystemPromptScreen Button {
         margin: 0 0 0 2;
+    }
+    SystemPromptScreen.-narrow {
+        #sides {
+            layout: vertical;
+        }
+        OptionList {
+            width: 100%;
+            height: 3;
+            margin: 0;
+        }
+    }
+    SystemPromptScreen.-narrow.-low OptionList {
+        height: 2;
+    }
+    SystemPromptScreen.-low > Vertical {
+        border: none;
+    }
+    SystemPromptScreen.-low .buttons, SystemPromptScreen.-middle .buttons {
+        display: none;
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
