@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .chat_setup import kept_parameters
+from .chat_setup import Setup, kept_parameters
 from .chat_view import ViewActions
 from .entry import AppError, about
-from .store import Store, StoreError, import_json, to_json, to_markdown
+from .plain_text import shown
+from .store import Store, StoreError, Unsent, import_json, to_json, to_markdown
+from .unsent import UnsentText
 
 if TYPE_CHECKING:
     from .widgets.search_screen import Hit
 
 
 EVERY = 100_000
+BROUGHT_BACK = "What was written last and not sent is in the input again."
+ELSEWHERE = "What was written and not sent in “{}” is kept there; /open brings it back."
 
 
 class ConversationActions(ViewActions):
     """What there is to do with conversations as wholes."""
 
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.unsent = UnsentText(setup.session.store)
+
     async def action_new_chat(self) -> None:
         """Begins a new conversation, which has the whole context to itself."""
         if self.busy():
             return
+        self.note_unsent()
         self.session.new(self.session.system)
         self.parameters = self.setup.parameters
         self.forget_figures()
+        # What is being written is taken along, but not an older message that is written anew.
+        if self.composer.editing is not None or not self.composer.text.strip():
+            await self._change_unsent()
         await self.show_conversation()
 
     async def action_import(self, file: str) -> None:
@@ -60,7 +75,9 @@ class ConversationActions(ViewActions):
         self.notify(f"Written to {path}", timeout=4, markup=False)
 
     async def _open(self, conversation: int, message: int | None = None) -> None:
+        self.note_unsent()
         self.session.open(conversation, message)
+        await self._change_unsent()
         self.parameters = kept_parameters(self.session, self.setup.parameters)
         self.forget_figures()
         await self.show_conversation()
@@ -93,6 +110,7 @@ class ConversationActions(ViewActions):
         if conversation is not None:
             self.call_later(self._open_safely, conversation, None)
         elif not self.session.path:  # the one that was open has been deleted
+            self.composer.leave_editing()
             self.call_later(self.show_conversation)
 
     def _found(self, hit: Hit | None) -> None:
@@ -104,6 +122,56 @@ class ConversationActions(ViewActions):
             await self._open(conversation, message)
         except StoreError as error:
             self.complain(error)
+
+    # What is written and not sent
+
+    def note_unsent(self) -> None:
+        """Notes what is in the input, of the conversation that is open."""
+        written = self.composer.unsent
+        if written.message is not None:
+            row = self.session.current.row_of(written.message)
+            written = replace(written, message=row)
+        self.unsent.note(self.session.conversation, written)
+
+    def keep_unsent(self) -> None:
+        """Saves that in a thread, if it is not as it was."""
+        self.note_unsent()
+        if not self.unsent.is_saved:
+            self.run_worker(self._save_unsent, thread=True, group="unsent")
+
+    def _save_unsent(self) -> None:
+        with suppress(StoreError):  # it is tried again soon
+            self.unsent.save()
+
+    async def bring_unsent(self) -> None:
+        """What was left in the conversation that is open, into the input."""
+        try:
+            found = await asyncio.to_thread(self.unsent.take, self.session.conversation)
+        except StoreError:
+            found = Unsent()  # it waits on
+        message = self.session.current.message_of(found.message)
+        self.composer.bring_back(replace(found, message=message))
+
+    async def _change_unsent(self) -> None:
+        """Leaves what was noted with the conversation before; the input has what is left in the one
+        that is open. What cannot be left stays in the input."""
+        try:
+            await asyncio.to_thread(self.unsent.leave)
+        except StoreError:
+            self.composer.leave_editing()
+            return
+        await self.bring_unsent()
+
+    async def begin_with_unsent(self) -> None:
+        """When the chat opens."""
+        await self.bring_unsent()
+        if self.session.conversation is not None or self.session.store is None:
+            return
+        if self.composer.text:
+            self.notify(BROUGHT_BACK, timeout=8)
+        with suppress(StoreError):
+            for title in await asyncio.to_thread(self.session.store.unsent_elsewhere):
+                self.notify(ELSEWHERE.format(shown(title)), timeout=8, markup=False)
 
     def _store(self) -> Store:
         if self.session.store is None:

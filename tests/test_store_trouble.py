@@ -130,6 +130,28 @@ def test_a_store_where_nothing_can_be_written_can_be_read(unprivileged, file_mod
     later.close()
 
 
+@pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o600, 0o500), (0o400, 0o700)])
+def test_a_store_of_an_older_version_can_be_read_where_it_cannot_be_written(
+    unprivileged, file_mode, folder_mode
+):
+    path = unprivileged / "data" / "specfit.db"
+    path.parent.mkdir()
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode = WAL")
+    migrate(db, MIGRATIONS[:1])
+    db.close()
+    path.chmod(file_mode)
+    path.parent.chmod(folder_mode)
+    store = Store(path)
+    try:
+        assert store.conversations() == []
+        with pytest.raises(StoreError):
+            store.take_unsent(None)
+    finally:
+        path.parent.chmod(0o700)
+    store.close()
+
+
 def test_a_folder_that_cannot_be_written_is_a_sentence(unprivileged):
     unprivileged.chmod(0o500)
     with pytest.raises(StoreError, match="Permission denied"):

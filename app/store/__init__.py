@@ -4,7 +4,7 @@ from .open_conversation import OpenConversation
 from .store import Store, default_path
 from .transfer import import_json, to_json, to_markdown
 from .tree import Tree
-from .values import Conversation, Gone, Hit, Locked, Message, ReadOnly, StoreError
+from .values import Conversation, Gone, Hit, Locked, Message, ReadOnly, StoreError, Unsent
 
 __all__ = [
     "Conversation",
@@ -17,6 +17,7 @@ __all__ = [
     "Store",
     "StoreError",
     "Tree",
+    "Unsent",
     "default_path",
     "import_json",
     "to_json",

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 
 from .rescue import bring_over
-from .schema import migrate
+from .schema import check, migrate
 from .values import Gone, Locked, ReadOnly, StoreError
 
 PATIENCE_MS = 3000
@@ -175,7 +175,10 @@ class StoreFile:
         self._writer = _connection(uri, self._hurry_ms(PATIENCE_MS))
         try:
             _use_wal(self._writer, self._hurry_ms(PATIENCE_MS))
-            migrate(self._writer)
+            if uri.startswith("file:"):  # to be read only
+                check(self._writer)
+            else:
+                migrate(self._writer)
             self._reader = _connection(uri, PATIENCE_MS)
             self._reader.execute("PRAGMA query_only = ON")
         except BaseException:

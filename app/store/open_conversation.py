@@ -76,6 +76,14 @@ class OpenConversation:
         """Whether the store's file was replaced since: all of it is to be saved then."""
         return self.row is not None and self._generation != store.generation
 
+    def row_of(self, message: int) -> int | None:
+        """The message's row in the store, if it is there."""
+        return self._rows.get(message)
+
+    def message_of(self, row: int | None) -> int | None:
+        """The message of that row."""
+        return next((message for message, its in self._rows.items() if its == row), None)
+
     def changed(self, message: int) -> None:
         """Notes that a message is to be saved."""
         self._unsaved.add(message)

@@ -50,11 +50,13 @@ def bring_over(damaged: Path, new: sqlite3.Connection) -> int:
         for id_ in sorted(heads):
             members[heads[id_][0]].append(id_)
         rows = _conversations(old, members)
+        now: dict[int, int] = {}
         for conversation, ids in members.items():
             found = (_message(old, id_, heads[id_], contents.get(id_)) for id_ in ids)
             if messages := [message for message in found if message]:
-                _copy(new, rows.get(conversation), messages, parents)
+                now[conversation] = _copy(new, rows.get(conversation), messages, parents)
                 done += 1
+        _copy_unsent(old, new, now)
     return done
 
 
@@ -211,8 +213,8 @@ def _message(old: sqlite3.Connection, id_: int, head: Row, content: str | None) 
 
 def _copy(
     new: sqlite3.Connection, row: Row | None, messages: list[Message], parents: Parents
-) -> None:
-    """Raises sqlite3.Error."""
+) -> int:
+    """Returns its id in `new`. Raises sqlite3.Error."""
     if row is None or len(row) == 1:
         asked = next((one.content for one in messages if one.role == "user"), "")
         times = [one.created for one in messages]
@@ -241,6 +243,21 @@ def _copy(
         if new.in_transaction:
             new.execute("ROLLBACK")
         raise
+    return int(conversation)
+
+
+def _copy_unsent(old: sqlite3.Connection, new: sqlite3.Connection, now: Mapping[int, int]) -> None:
+    """Texts that were not sent; living windows save theirs themselves. now: conversations in `new`
+    by what they were in `old`."""
+    way = "SELECT conversation, written, writer, edited, text FROM unsent ORDER BY id"
+    for conversation, written, writer, edited, text in _rows(old, way):
+        kinds = isinstance(written, float), isinstance(edited, str), isinstance(text, str)
+        if all(kinds) and not (writer is not None and writers.is_alive(str(writer))):
+            new.execute(
+                "INSERT INTO unsent (conversation, written, writer, edited, text)"
+                " VALUES (?, ?, ?, ?, ?)",
+                (now.get(conversation), written, writer, edited, text),
+            )
 
 
 def _above(

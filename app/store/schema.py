@@ -46,8 +46,23 @@ _VERSION_1 = (
     "CREATE INDEX message_growing ON message(id) WHERE key IS NULL",
 )
 
+# Who has a text in the input is its `writer`; one without, or whose writer is dead, waits for
+# whoever opens the conversation next. Without a conversation it is a new one's.
+_VERSION_2 = (
+    """CREATE TABLE unsent (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        conversation INTEGER REFERENCES conversation(id) ON DELETE SET NULL,
+        message INTEGER REFERENCES message(id) ON DELETE SET NULL,
+        written REAL NOT NULL,
+        writer TEXT,
+        edited TEXT NOT NULL,
+        text TEXT NOT NULL
+    )""",
+    "INSERT INTO sqlite_sequence (name, seq) VALUES ('unsent', abs(random()) >> 32)",
+)
+
 Statements = Sequence[str]
-MIGRATIONS: tuple[Statements, ...] = (_VERSION_1,)
+MIGRATIONS: tuple[Statements, ...] = (_VERSION_1, _VERSION_2)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Statements] = MIGRATIONS) -> None:
@@ -70,6 +85,11 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Statements] = M
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def check(connection: sqlite3.Connection) -> None:
+    """Raises StoreError as `migrate` does, for a file that cannot be changed."""
+    _version(connection, len(MIGRATIONS))
 
 
 def _version(connection: sqlite3.Connection, known: int) -> int:

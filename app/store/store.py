@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from . import search, writers
+from . import search, unsent, writers
 from .file import SHORT_PATIENCE_MS, StoreFile
 from .values import (
     COMPLETE,
@@ -30,6 +30,7 @@ from .values import (
     Message,
     Meta,
     StoreError,
+    Unsent,
     key_of,
     meta_of,
     storable,
@@ -132,6 +133,7 @@ class Store:
             if only_silent and db.execute(said, (conversation,)).fetchone():
                 return
             search.forget(db, conversation)
+            unsent.forget(db, conversation)
             db.execute("DELETE FROM conversation WHERE id = ?", (conversation,))
 
     # Messages
@@ -226,6 +228,32 @@ class Store:
                     ).fetchone()
                     if found is not None:
                         self._finish(db, message, found[0], CUT, found[1])
+
+    # What is not sent
+
+    def keep_unsent(
+        self, row: int | None, conversation: int | None, text: Unsent, *, held: bool = True
+    ) -> int | None:
+        """Writes what this window has in the input, or had if not `held`; its row from now on."""
+        writer = self._writer_name if held else None
+        with self._file.writing(durable=False) as db:
+            return unsent.keep(db, row, conversation, text, writer, self._clock())
+
+    def take_unsent(self, conversation: int | None) -> tuple[int, Unsent] | None:
+        """The newest that no living window has, and its row: it is this window's now."""
+        with self._file.reading() as db:
+            if not unsent.waiting(db, conversation):
+                return None
+        with self._file.writing(durable=False) as db:
+            return unsent.take(db, conversation, self._writer_name)
+
+    def unsent_elsewhere(self) -> list[str]:
+        """Titles of conversations where a window that died left something; each is told once."""
+        with self._file.reading() as db:
+            if not unsent.of_the_dead(db):
+                return []
+        with self._file.writing(durable=False) as db:
+            return unsent.tell(db)
 
     def search(self, text: str, limit: int = 50) -> list[Hit]:
         """The newest messages that hold every word of `text`."""

@@ -80,6 +80,19 @@ class Hit:
     match: tuple[int, int]
 
 
+@dataclass(frozen=True)
+class Unsent:
+    """What is written in the input. edited: `message` written anew; `text` is what was written
+    before that, or all there is."""
+
+    text: str = ""
+    edited: str = ""
+    message: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.text.strip() or self.edited.strip())
+
+
 def key_of(parent_key: str | None, role: str, content: str) -> str:
     """Names a history by its contents: the parent's key stands for all that came before."""
     return hashlib.sha256(f"{parent_key or ''}\n{role}\n{content}".encode()).hexdigest()

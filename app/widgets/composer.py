@@ -18,6 +18,7 @@ from ..history import History
 from ..keys import KEYS, Key, key_name, keys_of
 from ..pastes import Pastes
 from ..plain_text import can_be_typed, shown
+from ..store import Unsent
 from .completions import MOST, NO_FILES, Completion, Completions, for_command, for_paths
 
 _COMMAND = re.compile(r"/[^/]*")
@@ -119,6 +120,22 @@ class Composer(TextArea):
         if self.editing is not None:
             self._stop_editing()
             self._write(self._draft)
+
+    @property
+    def unsent(self) -> Unsent:
+        """All that is written here. `message` of it is what is edited, as given."""
+        if isinstance(self.editing, int):
+            return Unsent(self.pastes.expanded(self._draft), self.message, self.editing)
+        return Unsent(self.message)
+
+    def bring_back(self, unsent: Unsent) -> None:
+        """Puts that in the place of what is written."""
+        self._stop_editing()
+        self._write(self._fitting(unsent.text))
+        if unsent.message is not None:
+            self.edit_message(unsent.edited, unsent.message)
+        elif unsent.edited:
+            self.restore(unsent.edited)
 
     def look_back(self) -> bool:
         """Shows the message sent before; False if there is none."""
