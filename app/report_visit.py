@@ -86,10 +86,11 @@ def _visit(requests: IO[str], say: Say, interrupts: Interrupts) -> None:
     options = _choice_of(job["choice"]).load_options(drafting=True)
     with Engine.load(options, progress=goes_on) as engine:
         interrupts.check()
-        if engine.drafter is None:
+        drafter = engine.lines[0].drafter
+        if drafter is None:
             raise AppError(engine.notices[0])
         _check_room(engine, prompts, job["room"] + OVERSHOOT)
-        measured = calibrated(engine.context, engine.drafter.head)  # as kept a moment ago
+        measured = calibrated(engine.context, drafter.head)  # as kept a moment ago
         load_s = time.monotonic() - begun
         answers = _Answers(engine, interrupts)
         try:

@@ -180,7 +180,7 @@ class _Cycles:
 
     @classmethod
     def behind(cls, context: Context) -> _Cycles:
-        return cls(context, context.n_past, Sampler(QWEN3), np.random.default_rng(0))
+        return cls(context, context.n_past[0], Sampler(QWEN3), np.random.default_rng(0))
 
     def tree(self, shape: Shape) -> DraftTree:
         """A binary tree: about as bushy as what is verified."""
@@ -201,7 +201,7 @@ class _Cycles:
         else:
             context.decode_tree(tree)
             walk(tree, lambda row: sampler.sample(context, row), lambda _token: True)
-            context.commit(tree, [0, 1])
+            context.commit([[0, 1]])
         if context.taps:
             np.array(context.features(len(tree))[:2])
         return (time.perf_counter() - start) * 1e3

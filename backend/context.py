@@ -1,10 +1,11 @@
 """A llama.cpp context: the KV cache, tree batches, and what one decode gives.
 
-Sequence 0 holds the committed text. A draft tree is decoded in one batch: every leaf has a
-sequence, and a node carries the sequences of all leaves below it, so that each row attends exactly
-to its own path. The first leaf's path uses sequence 0 itself (a chain needs no copies); the other
-leaves' sequences share the committed cells through `seq_cp`. `seq_cp` and `seq_rm` scan the whole
-cache, so only the sequences of the plan are touched, and they keep their prefix between cycles.
+Sequence i holds the committed text of line i. Draft trees are decoded in one batch: every leaf has
+a sequence, and a node carries the sequences of all leaves below it, so that each row attends
+exactly to its own path. The likeliest leaf's path uses the line's sequence itself (a chain needs no
+copies); the other leaves' sequences share the committed cells through `seq_cp`. `seq_cp` and
+`seq_rm` scan the whole cache, so only the sequences of the plan are touched, and they keep their
+prefix between cycles.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit.planner import DraftTree, FloatArray
+from specfit.planner import DraftTree, FloatArray, IntArray
 
 from . import library
 from .errors import SpecfitError
@@ -27,16 +29,19 @@ from .observer import Observer
 Features = NDArray[np.float32]
 
 BATCH = 512
-# Rows of the largest tree that is verified, and so the number of leaves it can have.
+# Most rows that are verified at once, and so the number of leaves that trees can have.
 TREE_LIMIT = 64
 
 
 class Context:
-    """KV cache and batches for one conversation at a time.
+    """KV cache and batches for one or several lines of text at a time.
 
+    ctx:      tokens that each line may have.
+    lines:    how many, at most TREE_LIMIT.
     taps:     layers whose inputs are wanted after a decode (the head's features).
     observer: told the experts of a decode when armed.
-    drafting: whether trees will be decoded; without, this is a plain one-sequence context.
+    drafting: whether trees will be decoded; without, there is one sequence a line.
+    n_past:   tokens of committed text in the cache, of each line.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class Context:
         *,
         ctx: int,
         threads: int,
+        lines: int = 1,
         taps: Sequence[int] = (),
         observer: Observer | None = None,
         drafting: bool = False,
@@ -54,10 +60,11 @@ class Context:
         self.threads = threads
         self.taps = tuple(taps)
         self.observer = observer
-        n_seq = TREE_LIMIT if drafting else 1
+        # Of the leaves of full trees, each line's likeliest needs none of its own.
+        n_seq = TREE_LIMIT if drafting else lines
         params = llama.llama_context_default_params()
         # A tree takes a cell a row, also for the rows that will be dropped again.
-        params.n_ctx = ctx + (TREE_LIMIT if drafting else 0)
+        params.n_ctx = lines * ctx + (TREE_LIMIT if drafting else 0)
         params.n_batch = params.n_ubatch = BATCH
         params.n_seq_max = n_seq
         params.n_outputs_max = n_seq
@@ -71,7 +78,8 @@ class Context:
         handle = llama.llama_init_from_model(model.handle, params)
         if handle is None:
             raise SpecfitError(
-                f"llama.cpp cannot make a context of {ctx} tokens: {library.take_errors()}; "
+                f"llama.cpp cannot make a context of {lines * ctx} tokens: "
+                f"{library.take_errors()}; "
                 "a smaller -c needs less memory"
             )
         self.handle = handle
@@ -82,18 +90,18 @@ class Context:
         self._feature_places: list[int] = []
         self._features: Features | None = None
         self._batch = _Batch(BATCH, n_seq)
-        self.n_past = 0
-        # How much of the committed text each sequence holds; sequence 0 holds all of it.
-        self._held = [0] * n_seq
-        self._sequences = np.ones((1, 1), np.bool_)
+        self.n_past = [0] * lines
+        # Of the sequences that are no line's: the line whose text each holds, and how much of it.
+        self._spare = dict.fromkeys(range(lines, n_seq), (0, 0))
+        self._decoded = _Decoded((), np.ones((1, 1), np.bool_), [0])
 
     def close(self) -> None:
         self._finalizer()
 
     def decode_prompt(
-        self, tokens: Sequence[int], goes_on: Callable[[], bool] = lambda: True
+        self, tokens: Sequence[int], goes_on: Callable[[], bool] = lambda: True, line: int = 0
     ) -> None:
-        """Appends `tokens` to sequence 0, in batches; the last one's logits become row -1.
+        """Appends `tokens` to a line, in batches; the last one's logits become row -1.
 
         goes_on: asked before every batch; False ends it there, with `n_past` saying how far it got.
         """
@@ -102,45 +110,65 @@ class Context:
                 break
             chunk = tokens[start : start + BATCH]
             last = start + BATCH >= len(tokens)
-            self._batch.fill_chain(chunk, self.n_past, output_last=last)
+            self._batch.fill_chain(chunk, self.n_past[line], line, output_last=last)
             self._decode()
-            self.n_past += len(chunk)
+            self.n_past[line] += len(chunk)
 
-    def decode_token(self, token: int) -> None:
+    def decode_token(self, token: int, line: int = 0) -> None:
         """Decodes one token and commits it: plain decoding. Its logits become row 0."""
-        self._batch.fill_one(token, self.n_past)
+        self._batch.fill_one(token, self.n_past[line], line)
         self._decode()
-        self.n_past += 1
+        self.n_past[line] += 1
 
-    def decode_tree(self, tree: DraftTree) -> None:
-        """Decodes every node of `tree` behind the committed text, all with logits."""
-        self._sequences = leaf_sequences(tree)
-        for seq in range(1, len(tree.leaves)):
-            self._share_prefix(seq)
-        self._batch.fill_tree(tree, self.n_past, self._sequences)
-        self._decode()
+    def decode_tree(self, tree: DraftTree, lines: Sequence[int] = (0,)) -> None:
+        """Decodes every node of `tree` behind the committed text, all with logits.
 
-    def commit(self, tree: DraftTree, path: Sequence[int]) -> None:
-        """Keeps the cells of `path` of the tree just decoded as committed text, drops the others.
-
-        path: nodes from the root on.
+        lines: of this context, those that the tree's lines are.
         """
-        kept = self.n_past + len(path)
-        memory, sequences = self._memory, self._sequences
-        owner = int(sequences[path[-1]].argmax())  # any leaf below the path's end will do
-        shared = int(sequences[path, 0].sum())  # nodes of the path that sequence 0 holds too
-        llama.llama_memory_seq_rm(memory, 0, self.n_past + shared, -1)
-        if owner != 0:
-            llama.llama_memory_seq_cp(memory, owner, 0, self.n_past + shared, kept)
-        for seq in range(1, len(tree.leaves)):
-            llama.llama_memory_seq_rm(memory, seq, self.n_past, -1)
-        self.n_past = kept
+        carries, owners = leaf_sequences(tree)
+        ids = self._sequence_ids(owners, lines)
+        self._decoded = _Decoded(lines, carries, ids)
+        starts = np.array([self.n_past[line] for line in lines], np.int32)
+        self._batch.fill_tree(tree, starts[tree.lines], carries, np.array(ids, np.int32))
+        self._decode()
 
-    def truncate(self, n: int) -> None:
-        """Forgets everything from position `n` on, a tree that was never committed included."""
-        self.n_past = min(self.n_past, n)
-        llama.llama_memory_seq_rm(self._memory, -1, self.n_past, -1)
-        self._held = [min(held, self.n_past) for held in self._held]
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        """Keeps the cells of `paths`, one for each line of the tree just decoded, as committed
+        text, and drops the tree's others.
+
+        paths: nodes from a root on.
+        """
+        lines, carries, ids = self._decoded.lines, self._decoded.carries, self._decoded.ids
+        memory, starts = self._memory, list(self.n_past)
+        for path, line in zip(paths, lines, strict=True):
+            start, kept = starts[line], starts[line] + len(path)
+            own = ids.index(line)
+            end = carries[path[-1]]
+            shared = int(carries[path, own].sum())  # nodes of the path that its sequence holds too
+            llama.llama_memory_seq_rm(memory, line, start + shared, -1)
+            if not end[own]:
+                owner = ids[int(end.argmax())]  # any leaf below the path's end will do
+                llama.llama_memory_seq_cp(memory, owner, line, start + shared, kept)
+            self.n_past[line] = kept
+        for seq in ids:
+            if seq in self._spare:
+                line, _ = self._spare[seq]
+                llama.llama_memory_seq_rm(memory, seq, starts[line], -1)
+
+    def truncate(self, n: int, line: int = 0) -> None:
+        """Forgets everything of a line from position `n` on, a tree that was never committed
+        included."""
+        past = self.n_past[line] = min(self.n_past[line], n)
+        llama.llama_memory_seq_rm(self._memory, line, past, -1)
+        for seq, (of, held) in self._spare.items():
+            if of == line:
+                llama.llama_memory_seq_rm(self._memory, seq, past, -1)
+                self._spare[seq] = (line, min(held, past))
+
+    def share(self, source: int, line: int, n: int) -> None:
+        """Makes the first `n` tokens of line `source` those of an empty `line`, without copying."""
+        llama.llama_memory_seq_cp(self._memory, source, line, 0, n)
+        self.n_past[line] = n
 
     def features(self, rows: int) -> Features:
         """float32 [rows, taps, n_embd]: inputs of the tapped layers in the last decode.
@@ -174,32 +202,73 @@ class Context:
         pointer = llama.llama_get_logits_ith(self.handle, row)
         return np.ctypeslib.as_array(pointer, (self.model.n_vocab,))
 
-    def _share_prefix(self, seq: int) -> None:
-        """Makes sequence `seq` hold the committed text."""
-        if self._held[seq] < self.n_past:
-            llama.llama_memory_seq_cp(self._memory, 0, seq, self._held[seq], self.n_past)
-            self._held[seq] = self.n_past
+    def _sequence_ids(self, owners: Sequence[int], lines: Sequence[int]) -> list[int]:
+        """The sequence of every leaf: for the first one of a line the line's own, for the others
+        one that holds the line's committed text, made so now.
+
+        owners: which of `lines` each leaf belongs to.
+        """
+        free = list(self._spare)
+        ids: list[int] = []
+        for owner in owners:
+            line = lines[owner]
+            if line not in ids:
+                ids.append(line)
+                continue
+            # Best one that holds this line's text already.
+            seq = next((seq for seq in free if self._spare[seq][0] == line), free[0])
+            free.remove(seq)
+            self._share_prefix(seq, line)
+            ids.append(seq)
+        return ids
+
+    def _share_prefix(self, seq: int, line: int) -> None:
+        """Makes sequence `seq` hold the committed text of `line`."""
+        of, held = self._spare[seq]
+        if of != line:
+            llama.llama_memory_seq_rm(self._memory, seq, -1, -1)
+            held = 0
+        past = self.n_past[line]
+        if held < past:
+            llama.llama_memory_seq_cp(self._memory, line, seq, held, past)
+        self._spare[seq] = (line, past)
 
     def _decode(self) -> None:
         status = llama.llama_decode(self.handle, self._batch.struct)
         if status != 0:
             reason = library.take_errors() or f"status {status}"
-            raise SpecfitError(f"llama.cpp failed to decode at token {self.n_past}: {reason}")
+            raise SpecfitError(
+                f"llama.cpp failed to decode tokens behind {sum(self.n_past)}: {reason}"
+            )
         llama.llama_synchronize(self.handle)  # a GPU may still work; times are of whole batches
 
 
-def leaf_sequences(tree: DraftTree) -> NDArray[np.bool_]:
-    """bool [n, leaves]: whether a node lies on the path to a leaf, so carries its sequence.
+@dataclass(frozen=True)
+class _Decoded:
+    """The trees of the last decode. lines: of the context. carries: bool [n, leaves]. ids: the
+    leaves' sequences."""
 
-    Leaves are numbered by falling path probability, so that sequence 0, which needs no copies when
-    its path is accepted, is the likeliest.
+    lines: Sequence[int]
+    carries: NDArray[np.bool_]
+    ids: list[int]
+
+
+def leaf_sequences(tree: DraftTree) -> tuple[NDArray[np.bool_], list[int]]:
+    """bool [n, leaves]: whether a node lies on the path to a leaf, so carries its sequence; and for
+    every leaf its line.
+
+    Leaves are numbered by falling path probability, so that the first one of a line, which needs no
+    copies when its path is accepted, is the likeliest.
     """
     chances: FloatArray = tree.path_products(tree.probs)
     leaves = sorted(tree.leaves.tolist(), key=lambda leaf: (-chances[leaf], leaf))
     carries = np.zeros((len(tree), len(leaves)), np.bool_)
+    owners = []
     for seq, leaf in enumerate(leaves):
-        carries[tree.path(leaf), seq] = True
-    return carries
+        path = tree.path(leaf)
+        carries[path, seq] = True
+        owners.append(path[0])
+    return carries, owners
 
 
 class _Batch:
@@ -224,31 +293,34 @@ class _Batch:
             kind = dict(llama.llama_batch._fields_)[name]
             setattr(self.struct, name, ctypes.cast(array.ctypes.data, kind))
 
-    def fill_one(self, token: int, position: int) -> None:
+    def fill_one(self, token: int, position: int, seq: int) -> None:
         self.struct.n_tokens = 1
         self.tokens[0] = token
         self.positions[0] = position
         self._n_seq_id[0] = 1
-        self._seq_ids[0, 0] = 0
+        self._seq_ids[0, 0] = seq
         self.logits[0] = 1
 
-    def fill_chain(self, tokens: Sequence[int], start: int, *, output_last: bool) -> None:
+    def fill_chain(self, tokens: Sequence[int], start: int, seq: int, *, output_last: bool) -> None:
         n = len(tokens)
         self.struct.n_tokens = n
         self.tokens[:n] = tokens
         self.positions[:n] = range(start, start + n)
         self._n_seq_id[:n] = 1
-        self._seq_ids[:n, 0] = 0
+        self._seq_ids[:n, 0] = seq
         self.logits[:n] = 0
         self.logits[n - 1] = output_last
 
-    def fill_tree(self, tree: DraftTree, start: int, sequences: NDArray[np.bool_]) -> None:
+    def fill_tree(
+        self, tree: DraftTree, starts: IntArray, carries: NDArray[np.bool_], ids: IntArray
+    ) -> None:
+        """starts: [n], of each node's line. carries: [n, leaves]. ids: [leaves], sequences."""
         n = len(tree)
         self.struct.n_tokens = n
         self.tokens[:n] = tree.tokens
-        self.positions[:n] = start + tree.depths
+        self.positions[:n] = starts + tree.depths
         self.logits[:n] = 1
-        for row, carried in enumerate(sequences):
-            ids = np.flatnonzero(carried)
-            self._n_seq_id[row] = len(ids)
-            self._seq_ids[row, : len(ids)] = ids
+        for row, carried in enumerate(carries):
+            of_row = ids[carried]
+            self._n_seq_id[row] = len(of_row)
+            self._seq_ids[row, : len(of_row)] = of_row

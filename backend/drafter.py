@@ -1,4 +1,5 @@
-"""Grows draft trees with the EAGLE-3 head, level by level, as far as the policy wants.
+"""Grows draft trees with the EAGLE-3 head, level by level, as far as the policy wants: those of
+several lines side by side, each by a head of its own with the same weights.
 
 The head's KV cache holds pairs (feature of token i, token i + 1) of committed text. It catches up
 lazily: features of committed tokens are kept here, and its forward over them runs when drafting
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit.models.eagle3 import Eagle3Head
-from specfit.planner import DraftTree, Levels, Policy, widths_of
+from specfit.planner import DraftTree, FloatArray, IntArray, Levels, Policy, widths_of
 
 from .context import BATCH, Features
 
@@ -33,11 +34,21 @@ class Draft:
     head_ms: float
     levels: Levels
 
+    @classmethod
+    def of_roots(cls, roots: Sequence[int]) -> Draft:
+        """Nothing was drafted."""
+        return cls(DraftTree.of_roots(roots), 0.0, ())
+
 
 class Drafter:
-    def __init__(self, head: Eagle3Head) -> None:
+    """The head of one line, and the features that it is still to be given.
+
+    pending: positions whose features may wait.
+    """
+
+    def __init__(self, head: Eagle3Head, pending: int | None = None) -> None:
         self.head = head
-        self._features = np.empty((PENDING, head.n_features), np.float32)
+        self._features = np.empty((pending or PENDING, head.n_features), np.float32)
         self._n_pending = 0
 
     @property
@@ -53,7 +64,7 @@ class Drafter:
         size = self._n_pending + len(features)
         if size > len(self._features):
             if len(text) > self.n_known:
-                self._catch_up(text)
+                self.catch_up(text)
                 size = len(features)
             self._reserve(size)
         self._features[self._n_pending : size] = features.reshape(len(features), -1)
@@ -64,37 +75,7 @@ class Drafter:
         self.head.truncate(n)
         self._n_pending = max(0, min(self._n_pending, n - self.head.n_pairs))
 
-    def draft(self, text: Sequence[int], policy: Policy, room: int) -> Draft:
-        """Candidates for the continuation of `text`, whose last token is the root.
-
-        room: depth at which the context ends.
-        """
-        start = time.perf_counter()
-        self._catch_up(text)
-        self.head.begin_tree()
-        spent = time.perf_counter() - start
-        tree = DraftTree.of_root(text[-1])
-        slots = {-1: 0, 0: 0}  # node -> the head's slot that drafts its children
-        levels: list[tuple[int, ...]] = []
-        while True:
-            nodes, branching = policy.expand(tree, room)
-            if not len(nodes):
-                break
-            start = time.perf_counter()
-            tokens, probs = self._children(tree, nodes, branching, slots)
-            states = None
-            if policy.reads_states:
-                first = slots[int(nodes[0])]
-                states = self.head.states(first, first + len(nodes))
-            spent += time.perf_counter() - start
-            levels.append(widths_of(tree, nodes))
-            grown = _with_level(tree, nodes, tokens, probs, policy.least_chance, states)
-            if len(grown) == len(tree):
-                break
-            tree = grown
-        return Draft(tree, spent * 1e3, levels)
-
-    def _catch_up(self, text: Sequence[int]) -> None:
+    def catch_up(self, text: Sequence[int]) -> None:
         """Gives the head all that it lacks; `text` goes on for at least a token behind that."""
         n, done = self._n_pending, self.head.n_pairs
         if n:
@@ -107,25 +88,76 @@ class Drafter:
             grown[: self._n_pending] = self._features[: self._n_pending]
             self._features = grown
 
-    def _children(
-        self, tree: DraftTree, nodes: np.ndarray, branching: int, slots: dict[int, int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens and probabilities [m, branching] of the children of `nodes`."""
-        if len(tree) == 1:
-            tokens, probs = self.head.propose(branching)
-            return tokens[None], probs[None]
-        parents = np.array([slots[int(tree.parents[node])] for node in nodes])
-        depth = int(tree.depths[nodes[0]])
-        new_slots, tokens, probs = self.head.expand(parents, tree.tokens[nodes], depth, branching)
-        slots.update(zip(nodes.tolist(), new_slots.tolist(), strict=True))
-        return tokens, probs
+
+def draft(
+    drafters: Sequence[Drafter], texts: Sequence[Sequence[int]], policy: Policy, room: int
+) -> Draft:
+    """Candidates for the continuations of `texts`, whose last tokens are the roots.
+
+    drafters: one for each text. room: depth at which a context ends.
+    """
+    tree, spent = DraftTree.of_roots([text[-1] for text in texts]), 0.0
+    slots = dict.fromkeys(range(len(texts)), 0)  # node -> its head's slot that drafts its children
+    levels: list[tuple[int, ...]] = []
+    while True:
+        nodes, branching = policy.expand(tree, room)
+        if not len(nodes):
+            break
+        start = time.perf_counter()
+        grown = []
+        for line in np.unique(tree.lines[nodes]).tolist():
+            of_line = nodes[tree.lines[nodes] == line]
+            grown.append(_children(drafters[line], texts[line], tree, of_line, branching, slots))
+        tokens, probs = (np.concatenate(parts) for parts in zip(*grown, strict=True))
+        states = _states(drafters, tree, nodes, slots) if policy.reads_states else None
+        spent += time.perf_counter() - start
+        levels.append(widths_of(tree, nodes))
+        wider = _with_level(tree, nodes, tokens, probs, policy.least_chance, states)
+        if len(wider) == len(tree):
+            break
+        tree = wider
+    return Draft(tree, spent * 1e3, levels)
+
+
+def _children(
+    drafter: Drafter,
+    text: Sequence[int],
+    tree: DraftTree,
+    nodes: IntArray,
+    branching: int,
+    slots: dict[int, int],
+) -> tuple[NDArray[np.int32], FloatArray]:
+    """Tokens and probabilities [m, branching] of the children of `nodes`, which are of one line."""
+    depth, head = int(tree.depths[nodes[0]]), drafter.head
+    if depth == 0:
+        drafter.catch_up(text)
+        head.begin_tree()
+        tokens, probs = head.propose(branching)
+        return tokens[None], probs[None]
+    # A node of depth 1 hangs on its line's root, whose slot is the head's first.
+    parents = np.array([slots[int(tree.parents[node])] for node in nodes])
+    new_slots, tokens, probs = head.expand(parents, tree.tokens[nodes], depth, branching)
+    slots.update(zip(nodes.tolist(), new_slots.tolist(), strict=True))
+    return tokens, probs
+
+
+def _states(
+    drafters: Sequence[Drafter], tree: DraftTree, nodes: IntArray, slots: dict[int, int]
+) -> NDArray[np.float32]:
+    """float32 [m, width]: the heads' states behind `nodes`."""
+    lines, first = tree.lines[nodes].tolist(), [slots[node] for node in nodes.tolist()]
+    if len(drafters) == 1:  # whose slots are in a row
+        return drafters[0].head.states(first[0], first[-1] + 1)
+    return np.concatenate(
+        [drafters[line].head.states(at, at + 1) for line, at in zip(lines, first, strict=True)]
+    )
 
 
 def _with_level(
     tree: DraftTree,
-    nodes: np.ndarray,
-    tokens: np.ndarray,
-    probs: np.ndarray,
+    nodes: IntArray,
+    tokens: NDArray[np.int32],
+    probs: FloatArray,
     least_chance: float,
     states: NDArray[np.float32] | None,
 ) -> DraftTree:

@@ -3,7 +3,8 @@
     worth drafting at all? -> draft a level -> forecast, plan, worth another? -> (again)
     -> verify the subtree in one decode -> walk it with llama.cpp's sampler -> commit -> learn
 
-`Engine.cycle` is that line; everything it calls is a part of its own.
+`Engine.cycle` is that line; everything it calls is a part of its own. A cycle is of one line of
+text or of several, whose drafts compete for the rows of the decode that they share.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from specfit.planner import (
 )
 
 from .context import BATCH, TREE_LIMIT, Context
-from .drafter import Drafter
+from .drafter import PENDING, Draft, Drafter, draft
 from .errors import SpecfitError
 from .generation import Generation
+from .line import Line, Turn
 from .loading import Loaded, LoadOptions, load
 from .memory import keep
 from .model import Message, Progress, Prompt
@@ -39,12 +41,15 @@ from .sampling import Sampler, Sampling
 from .verify import walk
 from .view import Drafted
 
+_FIRST_ROW = np.zeros(1, np.intp)
+
 
 @dataclass(frozen=True)
 class Cycle:
-    """tokens: committed, in order; the last is the next root. drafted: None if nothing was."""
+    """tokens: committed, in order, for every turn; the last one of each is its next root. drafted:
+    None if nothing was."""
 
-    tokens: list[int]
+    tokens: list[list[int]]
     report: CycleReport
     drafted: Drafted | None = None
 
@@ -61,7 +66,15 @@ class Engine:
         self._new_beliefs: Callable[[], Beliefs] = loaded.new_beliefs
         self._own_cost = loaded.own_cost
         self._steering_cost = loaded.steering_cost
-        self.drafter = None if loaded.head is None else Drafter(loaded.head)
+        heads = [None] * loaded.lines if loaded.head is None else loaded.head.copies(loaded.lines)
+        self.lines = [
+            Line(
+                self.context,
+                number,
+                None if head is None else Drafter(head, max(BATCH, PENDING // loaded.lines)),
+            )
+            for number, head in enumerate(heads)
+        ]
         self._policies: dict[str, Policy] = {}
         self._costs: dict[Policy, LiveCost] = {}  # of cycles here, as followed in each mode
         self._memory = loaded.memory
@@ -69,10 +82,7 @@ class Engine:
         self._plain_union = float(self.model.info.n_experts_used)
         self._plain_weighted = self._plain_union * float(loaded.own_cost.layer_weights.sum())
         self._rows_before = 1
-        self._tokens: list[int] = []  # in the KV cache, sequence 0
         self._observe_ms = loaded.observe_ms
-        self._unremembered = 0  # positions of the last prompt batch whose features are to be kept
-        self._tracking = False  # whether the head's features of the present text are kept
         self._learning_ms = 0.0  # in the last drafted cycle
 
     @classmethod
@@ -100,19 +110,13 @@ class Engine:
 
     @property
     def ctx(self) -> int:
-        """Tokens that prompt and answer may take together."""
+        """Tokens that a prompt and its answer may take together."""
         return self.context.ctx
 
     @property
     def drafts(self) -> bool:
         """Whether there is a head to draft with."""
-        return self.drafter is not None
-
-    @property
-    def follows(self) -> bool:
-        """Whether drafting is possible in the present text: one that was begun without hope of
-        drafts has left no features to draft from."""
-        return self._tracking
+        return self.lines[0].drafter is not None
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(self.model.prompt_tokens(messages))
@@ -158,78 +162,54 @@ class Engine:
         return Generation(self, prompt, policy, sampler, max_tokens, stop)
 
     def forget(self) -> None:
-        """Drops the KV cache, so that the next prompt is processed whole."""
-        self._truncate(0)
+        """Drops the KV cache, so that the next prompts are processed whole."""
+        for line in self.lines:
+            line.truncate(0)
 
-    def prefill(self, prompt: Sequence[int], policy: Policy, goes_on: Callable[[], bool]) -> bool:
-        """Makes the cache hold `prompt`, reusing what it shares with the text before it.
+    def cycle(self, turns: Sequence[Turn], policy: Policy) -> Cycle:
+        """Commits at least one token behind the root of every turn; turns are of different lines.
 
-        goes_on: asked before every batch. Returns whether all of it was processed.
-        """
-        drafter = self.drafter if policy.may_draft else None
-        self._tracking = drafter is not None
-        # After an interrupt the text may be a token ahead of the cache.
-        shared = min(_shared_prefix(self._tokens, prompt), self.context.n_past)
-        # The last token is decoded anew for its logits, and one more for the feature that the
-        # head pairs with the first new token.
-        keep = max(0, min(shared, len(prompt) - 1) - (drafter is not None))
-        if drafter is not None:
-            keep = min(keep, drafter.n_known)
-        self._truncate(keep)
-        for start in range(keep, len(prompt), BATCH):
-            batch = prompt[start : start + BATCH]
-            self.context.decode_prompt(batch, goes_on)
-            if self.context.n_past == start:
-                return False
-            self._tokens += batch
-            self._unremembered = len(batch) if drafter is not None else 0
-            if len(self._tokens) < len(prompt):
-                self.remember_prompt()
-        return True
-
-    def remember_prompt(self) -> None:
-        """Keeps the head's features of the batch just decoded. Of a prompt's last one that is put
-        off until the first token is out."""
-        if self._unremembered and self.drafter is not None:
-            self.drafter.remember(self.context.features(self._unremembered), self._tokens)
-        self._unremembered = 0
-
-    def cycle(
-        self, root: int, policy: Policy, sampler: Sampler, goes_on: Callable[[int], bool]
-    ) -> Cycle:
-        """Commits at least one token after `root`, the last sampled token.
-
-        goes_on: told every token as it is committed; False ends the text with it.
+        All of them are verified in one decode.
         """
         begun = time.perf_counter()
-        self.remember_prompt()
-        context = self.context.n_past
-        room = self.ctx - 1 - context
-        drafter = self.drafter if self.follows and room > 0 else None
-        if drafter is None or not policy.begin(context, [root]):
-            return self._plain_cycle(begun, root, policy, sampler, goes_on)
-        self._tokens.append(root)
-        draft = drafter.draft(self._tokens, policy, room)
+        lines = [turn.line for turn in turns]
+        for line in lines:
+            line.remember_prompt()
+        context = sum(line.n_past for line in lines) // len(lines)
+        room = min(line.room for line in lines)
+        roots = [turn.root for turn in turns]
+        drafting = room > 0 and all(line.tracking for line in lines)
+        drafting = drafting and policy.begin(context, roots)
+        if len(turns) == 1 and not drafting:
+            return self._plain_cycle(begun, turns[0], policy)
+        for turn in turns:
+            turn.line.tokens.append(turn.root)
+        draft = self._draft(lines, policy, room) if drafting else Draft.of_roots(roots)
         choice = policy.choose(draft.tree)
         tree = draft.tree.subtree(choice.keep)
         observing = self._arm(tree, policy)
 
         planned = time.perf_counter()
-        self.context.decode_tree(tree)
+        self.context.decode_tree(tree, [line.number for line in lines])
         verified = time.perf_counter()
 
-        path, committed = walk(tree, lambda row: sampler.sample(self.context, row), goes_on)
-        self.context.commit(tree, path)
-        self._tokens += tree.tokens[path[1:]].tolist()
-        drafter.remember(self.context.features(len(tree))[path])
+        walks = [
+            walk(tree, turn.sampled_by(self.context), turn.take, root)
+            for root, turn in enumerate(turns)
+        ]
+        paths, committed = [path for path, _ in walks], [tokens for _, tokens in walks]
+        self.context.commit(paths)
+        for line, path in zip(lines, paths, strict=True):
+            line.commit(tree.tokens[path[1:]].tolist(), path)
 
         walked = time.perf_counter()
         experts = self.observed_experts(len(tree)) if observing else None
         observe_ms = self._observe_ms if observing else 0.0
         plan_ms = self._learning_ms + (planned - begun) * 1e3 - draft.head_ms
+        accepted = [node for path in paths for node in path]
         outcome = Outcome(
             tree=tree,
-            path=path,
+            path=accepted,
             choice=choice,
             levels=draft.levels,
             context=context,
@@ -248,8 +228,8 @@ class Engine:
         report = CycleReport(
             context=context,
             rows=len(tree),
-            accepted=len(path) - 1,
-            committed=len(committed),
+            accepted=len(accepted) - len(turns),
+            committed=sum(map(len, committed)),
             union_per_layer=union,
             union_observed=experts is not None,
             predicted_union=predicted_union,
@@ -260,30 +240,29 @@ class Engine:
             predicted_cycle_ms=predicted_ms,
             measured_cycle_ms=(ended - begun) * 1e3,
             predicted_committed=choice.committed,
+            lines=len(turns),
         )
-        return Cycle(committed, report, Drafted(draft.tree, choice, path, experts))
+        drafted = Drafted(draft.tree, choice, accepted, experts) if drafting else None
+        return Cycle(committed, report, drafted)
 
-    def _plain_cycle(
-        self,
-        begun: float,
-        root: int,
-        policy: Policy,
-        sampler: Sampler,
-        goes_on: Callable[[int], bool],
-    ) -> Cycle:
+    def _draft(self, lines: Sequence[Line], policy: Policy, room: int) -> Draft:
+        drafters = [line.drafter for line in lines if line.drafter is not None]
+        return draft(drafters, [line.tokens for line in lines], policy, room)
+
+    def _plain_cycle(self, begun: float, turn: Turn, policy: Policy) -> Cycle:
         """The cycle of a root alone, without the machinery of trees: on a small model that costs
         a tenth of the time (LOG.md)."""
-        context, before = self.context.n_past, self._rows_before
-        self.context.decode_token(root)
+        line = turn.line
+        context, before = line.n_past, self._rows_before
+        self.context.decode_token(turn.root, line.number)
         verified = time.perf_counter()
-        token = sampler.sample(self.context, 0)
-        goes_on(token)
-        self._tokens.append(root)
+        token = turn.sampler.sample(self.context, 0)
+        turn.take(token)
+        line.tokens.append(turn.root)
         # Without a head nothing is planned, so nothing was measured to predict from.
         predicted_ms = 0.0
-        if self.drafter is not None:
-            if self._tracking:
-                self.drafter.remember(self.context.features(1), self._tokens)
+        if self.drafts:
+            line.commit((), _FIRST_ROW)
             cost = self._costs[policy]
             predicted_ms = cost.verify_ms(1, self._plain_weighted, context, before)
             ms = (time.perf_counter() - begun) * 1e3
@@ -307,10 +286,10 @@ class Engine:
             measured_cycle_ms=(ended - begun) * 1e3,
             predicted_committed=1.0,
         )
-        return Cycle([token], report)
+        return Cycle([[token]], report)
 
     def _learn(self, outcome: Outcome, policy: Policy) -> float:
-        """Has costs and policy learn from a drafted cycle; returns its mean union per layer, as
+        """Has costs and policy learn from a cycle; returns its mean union per layer, as
         expected where it was not observed."""
         rows, beliefs = outcome.rows, policy.beliefs
         weighted = outcome.choice.union
@@ -319,10 +298,11 @@ class Engine:
             per_layer = union_per_layer(outcome.experts)
             weighted = float(per_layer @ beliefs.layer_weights)
             union = weighted / beliefs.weight if beliefs.weight else float(per_layer.mean())
-        cost = self._costs[policy]
-        cost.learn_draft(outcome.levels, outcome.draft_ms)
-        cost.learn_verify(rows, weighted, outcome.context, self._rows_before, outcome.verify_ms)
-        policy.learn(outcome)
+        if self.drafts:  # else nothing was measured
+            cost = self._costs[policy]
+            cost.learn_draft(outcome.levels, outcome.draft_ms)
+            cost.learn_verify(rows, weighted, outcome.context, self._rows_before, outcome.verify_ms)
+            policy.learn(outcome)
         self._rows_before = rows
         return union
 
@@ -355,18 +335,3 @@ class Engine:
             self._policies[spec.text] = known
             self._costs[known] = own
         return known
-
-    def _truncate(self, n: int) -> None:
-        self.context.truncate(n)
-        self._unremembered = 0
-        del self._tokens[n:]
-        if self.drafter is not None:
-            self.drafter.truncate(n)
-
-
-def _shared_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens two texts share."""
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return min(len(a), len(b))

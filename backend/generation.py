@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from specfit.planner import Policy
 
+from .line import Line, Turn
 from .report import CycleReport, CycleSums, Report
 from .sampling import Sampler
 from .text import TextStream
 from .view import CycleView, view_of
 
 if TYPE_CHECKING:
-    from .engine import Cycle, Engine
+    from .engine import Engine
     from .model import Prompt
 
 
@@ -40,7 +41,7 @@ class Generation:
         stop: Sequence[str],
     ) -> None:
         self._engine = engine
-        self._prompt = prompt.tokens
+        self.prompt_tokens = prompt.tokens
         self.opens_thinking = prompt.opens_thinking
         self._policy = policy
         self._sampler = sampler
@@ -52,7 +53,8 @@ class Generation:
         self._sums = CycleSums()
         self._finish_reason = ""
         self._stop_asked = False
-        self._ttft = self._seconds = 0.0
+        self._ttft = self._seconds = self._first = 0.0
+        self._root = 0
         self._ends: list[int] = []  # per token, characters of text up to its end
         self.watch: Callable[[CycleView], None] | None = None
         self.drafted_spans: list[tuple[int, int]] = []
@@ -68,9 +70,9 @@ class Generation:
         sums = self._sums
         sums.add(self.cycles[sums.cycles :])
         return Report(
-            text="".join(self._text),
+            text="".join(self._text + self._fresh),
             finish_reason=self._finish_reason,
-            prompt_tokens=len(self._prompt),
+            prompt_tokens=len(self.prompt_tokens),
             completion_tokens=len(self.tokens),
             ttft_ms=self._ttft * 1e3,
             seconds=self._seconds,
@@ -81,31 +83,58 @@ class Generation:
         )
 
     def __iter__(self) -> Iterator[str]:
+        line = self._engine.lines[0]
+        self.begin(line)
+        yield from self._released()
+        while not self.ended:
+            cycle = self._engine.cycle([self.turn(line)], self._policy)
+            self.advance(cycle.report, cycle.tokens[0])
+            if self.watch is not None:
+                self.watch(view_of(cycle, self._engine, line, self._policy))
+            yield from self._released()
+        self.finish()
+        yield from self._released()
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is no more to come: the answer is at its end, or was asked to stop."""
+        return bool(self._finish_reason) or self._stop_asked
+
+    def begin(self, line: Line) -> None:
+        """Processes the prompt and takes the first token."""
         if self._limit == 0:
             self._finish_reason = "length"
             return
         begun = time.perf_counter()
-        if not self._engine.prefill(self._prompt, self._policy, lambda: not self._stop_asked):
+        may_draft = self._policy.may_draft
+        if not line.prefill(self.prompt_tokens, may_draft, lambda: not self._stop_asked):
             self._finish_reason = "stopped"
             return
-        root = self._sampler.sample(self._engine.context, -1)
-        going = self._take(root)
-        first = time.perf_counter()
-        self._ttft = first - begun
-        yield from self._released()
-        while going and not self._stop_asked:
-            cycle = self._engine.cycle(root, self._policy, self._sampler, self._take)
-            self.cycles.append(cycle.report)
-            root = cycle.tokens[-1]
-            going = not self._finish_reason
-            self._mark_drafts(cycle)
-            if self.watch is not None:
-                self.watch(view_of(cycle, self._engine, self._policy))
-            self._seconds = time.perf_counter() - first
-            yield from self._released()
-        self._finish_reason = self._finish_reason or "stopped"
+        self._root = self._sampler.sample(self._engine.context, -1)
+        self._take(self._root)
+        self._first = time.perf_counter()
+        self._ttft = self._first - begun
+
+    def turn(self, line: Line) -> Turn:
+        """What the next cycle is to continue."""
+        return Turn(line, self._root, self._sampler, self._take)
+
+    def advance(self, report: CycleReport, committed: Sequence[int]) -> None:
+        """Goes on behind a cycle that has committed these tokens."""
+        self.cycles.append(report)
+        self._root = committed[-1]
+        if len(committed) > 1:  # all but the last were drafts
+            before = len(self.tokens) - len(committed)
+            begin, end = self._ends[before - 1], self._ends[before + len(committed) - 2]
+            if begin < end:
+                self.drafted_spans.append((begin, end))
+        self._seconds = time.perf_counter() - self._first
+
+    def finish(self) -> None:
+        """Lets the last text out: what might have become a stop string did not."""
+        if not self._finish_reason:
+            self._finish_reason = "stopped"
         self._fresh.append(self._stream.finish())
-        yield from self._released()
 
     def _take(self, token: int) -> bool:
         """Takes a committed token into the answer; False if the answer ends with it."""
@@ -121,13 +150,6 @@ class Generation:
         elif len(self.tokens) >= self._limit:
             self._finish_reason = "length"
         return not self._finish_reason
-
-    def _mark_drafts(self, cycle: Cycle) -> None:
-        if cycle.report.accepted:
-            before = len(self.tokens) - len(cycle.tokens)
-            begin, end = self._ends[before - 1], self._ends[before + cycle.report.accepted - 1]
-            if begin < end:
-                self.drafted_spans.append((begin, end))
 
     def _released(self) -> Iterator[str]:
         text = "".join(self._fresh)

@@ -51,6 +51,7 @@ class LoadOptions:
     n_cpu_moe: layers, from the first, whose experts stay in host memory; None: all.
     cost_profile: name of a shipped profile or a file, to plan as if for that machine.
     drafting: False loads neither head nor callback, for plain decoding only.
+    lines: texts that can be decoded at once, each with a context of its own.
     """
 
     model: Path | None = None
@@ -61,16 +62,19 @@ class LoadOptions:
     threads: int | None = None
     cost_profile: str | None = None
     drafting: bool = True
+    lines: int = 1
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """memory: where what is learned about the pair is kept, None without a head.
+    """lines: texts at once.
+    memory: where what is learned about the pair is kept, None without a head.
     own_cost: this machine's cycles. observe_ms: what observing experts adds to one.
     steering_cost: the cycles of another machine to plan for, if asked."""
 
     model: Model
     context: Context
+    lines: int
     head: Eagle3Head | None
     own_cost: CycleCost
     observe_ms: float
@@ -112,6 +116,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         model,
         ctx=ctx,
         threads=threads,
+        lines=options.lines,
         taps=() if head is None else head.taps,
         observer=observer,
         drafting=head is not None,
@@ -125,6 +130,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     return Loaded(
         model=model,
         context=context,
+        lines=options.lines,
         head=head,
         own_cost=own,
         observe_ms=0.0 if measured is None else measured.observe_ms,

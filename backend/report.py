@@ -11,7 +11,7 @@ class CycleReport:
     """One cycle; times in milliseconds.
 
     context: tokens of committed text before it.
-    rows: verified tokens, the root included. drafted: rows - 1. accepted: drafts committed.
+    rows: verified tokens, roots included, of which there is one a line. accepted: drafts committed.
     union_per_layer: mean over layers of the experts that the rows used, layers weighing as much as
     their experts cost; 0 for a dense model; as expected where union_observed is False.
     predicted_union: the same as expected before.
@@ -33,10 +33,11 @@ class CycleReport:
     predicted_cycle_ms: float
     measured_cycle_ms: float
     predicted_committed: float
+    lines: int = 1
 
     @property
     def drafted(self) -> int:
-        return self.rows - 1
+        return self.rows - self.lines
 
 
 @dataclass(frozen=True)

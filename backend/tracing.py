@@ -16,7 +16,7 @@ from specfit.planner.trace import TracedStep, TracedText
 from specfit.planner.tree import BoolArray, FloatArray, IntArray, best_nodes
 
 from .context import TREE_LIMIT, Context
-from .drafter import Drafter
+from .drafter import Drafter, draft
 from .engine import Engine
 from .errors import SpecfitError
 from .model import Message
@@ -70,14 +70,15 @@ def record(
     goes_on: asked before every token. Raises SpecfitError without a head or without a look at
     the experts of a model that has them, or if the prompt does not fit.
     """
-    drafter, context = engine.drafter, engine.context
+    line, context = engine.lines[0], engine.context
+    drafter = line.drafter
     if drafter is None or (engine.model.info.n_experts and context.observer is None):
         raise SpecfitError("only a model with a draft head, whose experts can be seen, is traced")
     prompt = engine.prompt_tokens(messages)
     policy = engine.policy(Spec.parse("specfit"))
     engine.forget()
-    engine.prefill(prompt, _Candidates(policy), lambda: True)
-    engine.remember_prompt()
+    line.prefill(prompt, True, lambda: True)
+    line.remember_prompt()
     sampler = Sampler(sampling)
     probabilities = Sampler(sampling if sampling.temp > 0 else Sampling(temp=1.0, min_p=0.0))
     text, root = list(prompt), sampler.sample(context, -1)
@@ -102,12 +103,12 @@ def _step(
     probabilities: Sampler,
 ) -> TracedStep:
     context, forecast = engine.context, policy.beliefs.forecast
-    before = context.n_past
+    before = context.n_past[0]
     candidates = _Candidates(policy)
-    draft = drafter.draft(text, candidates, engine.ctx - 1 - before)
+    drafted = draft([drafter], [text], candidates, engine.ctx - 1 - before)
     states = drafter.head.states(0, len(candidates.expanded))
-    keep = candidates.kept(draft.tree)
-    tree = draft.tree.subtree(keep)
+    keep = candidates.kept(drafted.tree)
+    tree = drafted.tree.subtree(keep)
     expected = None if forecast is None else forecast.of(tree)
     if context.observer is not None:
         context.observer.arm()
@@ -115,7 +116,7 @@ def _step(
     seen = engine.observed_experts(len(tree))
     target = _target(context, tree, probabilities)
     following = sampler.sample(context, 0)
-    context.commit(tree, [0])
+    context.commit([[0]])
     drafter.remember(context.features(1))
     experts = np.zeros((len(tree), 0, 0), np.uint64) if seen is None else seen
     if seen is not None and forecast is not None:

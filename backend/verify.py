@@ -15,9 +15,9 @@ from specfit.planner import DraftTree
 
 
 def walk(
-    tree: DraftTree, sample: Callable[[int], int], goes_on: Callable[[int], bool]
+    tree: DraftTree, sample: Callable[[int], int], goes_on: Callable[[int], bool], root: int = 0
 ) -> tuple[list[int], list[int]]:
-    """The accepted path (nodes, root first) and the committed tokens, as many as the path's nodes.
+    """The accepted path behind a root (nodes, root first), and as many committed tokens.
 
     sample:  draws the target's token after a node.
     goes_on: told every token as it is committed; False ends the text with that token.
@@ -25,7 +25,7 @@ def walk(
     children = {
         (int(tree.parents[node]), int(tree.tokens[node])): node for node in range(1, len(tree))
     }
-    path, committed = [0], []
+    path, committed = [root], []
     while True:
         token = sample(path[-1])
         committed.append(token)

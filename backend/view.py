@@ -29,6 +29,7 @@ from .report import CycleReport
 
 if TYPE_CHECKING:
     from .engine import Cycle, Engine
+    from .line import Line
     from .model import Model
 
 
@@ -94,10 +95,10 @@ class CycleView:
         return len(self.texts)
 
 
-def view_of(cycle: Cycle, engine: Engine, policy: Policy) -> CycleView:
-    """The view of the cycle that `engine` has just finished under `policy`."""
-    reason = _reason(cycle, engine, policy)
-    sampled = token_text(engine.model, cycle.tokens[-1])
+def view_of(cycle: Cycle, engine: Engine, line: Line, policy: Policy) -> CycleView:
+    """The view of the cycle of `line` alone that `engine` has just finished under `policy`."""
+    reason = _reason(cycle, engine, line, policy)
+    sampled = token_text(engine.model, cycle.tokens[0][-1])
     if cycle.drafted is None:
         return CycleView(cycle.report, reason, sampled)
     tree, choice = cycle.drafted.tree, cycle.drafted.choice
@@ -137,9 +138,9 @@ def token_text(model: Model, token: int) -> str:
     return piece.decode("utf-8", "replace")
 
 
-def _reason(cycle: Cycle, engine: Engine, policy: Policy) -> Reason:
+def _reason(cycle: Cycle, engine: Engine, line: Line, policy: Policy) -> Reason:
     if not engine.drafts:
         return Reason("headless")
-    if engine.follows and cycle.report.context >= engine.ctx - 1:
+    if line.tracking and cycle.report.context >= engine.ctx - 1:
         return Reason("full")
-    return policy.reason(begun=engine.follows)
+    return policy.reason(begun=line.tracking)

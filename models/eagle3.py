@@ -18,6 +18,7 @@ RoPE is one complex product, for which each head's rotated halves are interleave
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,10 +109,14 @@ class Eagle3Head:
         self._query_size = config.n_heads * config.head_dim
         self._epsilon = torch.tensor((config.hidden_size * config.norm_eps) ** 0.5).to(device)
         self._rope = _Rope(config, self._device)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Takes a new, empty cache."""
         # Per row: keys, then values.
         self._cache = self._empty_cache(_FIRST_ROWS)
         self._n_pairs = 0
-        self._hidden = torch.empty(_FIRST_SLOTS, config.hidden_size, device=self._device)
+        self._hidden = torch.empty(_FIRST_SLOTS, self._config.hidden_size, device=self._device)
         # Attention bias between slots: 0 for ancestors and the slot itself, -inf for all others.
         self._bias = np.full((_FIRST_SLOTS, _FIRST_SLOTS), -np.inf, np.float32)
         self._bias[0, 0] = 0
@@ -133,6 +138,13 @@ class Eagle3Head:
         for this target.
         """
         return cls(read_checkpoint(path, target), embeddings, device)
+
+    def copies(self, n: int) -> list[Eagle3Head]:
+        """This head and n - 1 others of the same weights, each with a cache and tree of its own."""
+        others = [copy.copy(self) for _ in range(n - 1)]
+        for other in others:
+            other._forget()
+        return [self, *others]
 
     @property
     def taps(self) -> tuple[int, int, int]:

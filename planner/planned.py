@@ -174,8 +174,9 @@ class Planned:
         return nodes, BRANCHING
 
     def choose(self, tree: DraftTree) -> Choice:
-        if len(tree) == self._lines:
-            return Choice(np.ones(self._lines, np.bool_), np.ones(self._lines), self._root_union)
+        n = tree.n_lines
+        if len(tree) == n:
+            return Choice(np.ones(n, np.bool_), np.ones(n), float(self.beliefs.expected_unions[n]))
         if self._newest is None or self._newest[0].tree is not tree:
             drafts = self._drafts(tree, self.beliefs.acceptance.conditional(tree))
             self._newest = (drafts, self._best(drafts, self._levels_drafted))

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import llama_cpp.llama_cpp as llama
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
-from specfit.backend import Engine, Sampling, Spec
+from specfit.backend import Engine, LoadOptions, Sampling, Spec
 from specfit.planner import DraftTree
+
+GGML_TYPE_F32 = 0
 
 Logits = NDArray[np.float32]
 Experts = NDArray[np.int32]
+
+
+def exact_engine(pair: tuple[Path, Path], **options: Any) -> Engine:
+    """A float32 model whose experts are all used, planned for a machine where drafts pay.
+
+    Its KV cache is float32 too, and attention keeps it so: in float16, to which flash attention
+    casts, the last bit of a key can round to another value.
+    """
+    defaults = llama.llama_context_default_params
+
+    def float32_cache() -> llama.llama_context_params:
+        params = defaults()
+        params.type_k = params.type_v = GGML_TYPE_F32
+        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        return params
+
+    model, head = pair
+    wanted = LoadOptions(model=model, head=head, cost_profile="streamed", threads=1, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llama, "llama_context_default_params", float32_cache)
+        return Engine.load(wanted)
 
 
 @dataclass(frozen=True)
@@ -46,32 +73,44 @@ class Run:
 
 def observed_decode(engine: Engine, tree: DraftTree) -> tuple[Logits, Experts]:
     """Logits and experts of all rows of a tree that is decoded behind the committed text."""
+    context = engine.context
+    return _observed(engine, len(tree), lambda: type(context).decode_tree(context, tree))
+
+
+def _observed(engine: Engine, rows: int, decode: Callable[[], None]) -> tuple[Logits, Experts]:
     observer = engine.context.observer
     assert observer is not None
     observer.arm()
-    type(engine.context).decode_tree(engine.context, tree)
+    decode()
     observer.disarm()
-    experts = observer.selections(len(tree))
+    experts = observer.selections(rows)
     assert experts is not None
-    logits = np.stack([engine.context.logits(row) for row in range(len(tree))])
+    logits = np.stack([engine.context.logits(row) for row in range(rows)])
     return logits, np.sort(experts, axis=-1)
 
 
 def record(engine: Engine, text: str, spec: str, sampling: Sampling, n: int) -> Run:
     """Generates `n` tokens in mode `spec` through the real engine, watching its context."""
     steps: list[Step] = []
-    seen: list[tuple[Logits, Experts]] = []
+    seen: list[tuple[DraftTree, tuple[Logits, Experts]]] = []
     context = engine.context
 
-    def decode_tree(tree: DraftTree) -> None:
-        seen.append(observed_decode(engine, tree))
+    def decode_tree(tree: DraftTree, _lines: Sequence[int]) -> None:
+        seen.append((tree, observed_decode(engine, tree)))
 
-    def commit(tree: DraftTree, path: Sequence[int]) -> None:
-        logits, experts = seen[-1]
+    def commit(paths: Sequence[Sequence[int]]) -> None:
+        (path,) = paths
+        tree, (logits, experts) = seen[-1]
         steps.append(Step(tree, list(path), logits[path], experts[path]))
-        type(context).commit(context, tree, path)
+        type(context).commit(context, paths)
+
+    def decode_token(token: int, line: int) -> None:
+        """A cycle in which nothing was worth drafting."""
+        seen = _observed(engine, 1, lambda: type(context).decode_token(context, token, line))
+        steps.append(Step(DraftTree.of_root(token), [0], *seen))
 
     context.decode_tree, context.commit = decode_tree, commit  # type: ignore[method-assign]
+    context.decode_token = decode_token  # type: ignore[method-assign]
     try:
         engine.forget()
         generation = engine.generate(
@@ -83,8 +122,8 @@ def record(engine: Engine, text: str, spec: str, sampling: Sampling, n: int) -> 
         for _ in generation:
             pass
     finally:
-        del context.decode_tree, context.commit
-    return Run(list(generation._prompt), generation.tokens, steps)
+        del context.decode_tree, context.commit, context.decode_token
+    return Run(list(generation.prompt_tokens), generation.tokens, steps)
 
 
 def plain_rows(engine: Engine, prompt: list[int], tokens: list[int]) -> tuple[Logits, Experts]:
@@ -96,7 +135,7 @@ def plain_rows(engine: Engine, prompt: list[int], tokens: list[int]) -> tuple[Lo
     for token in tokens:
         root = DraftTree.of_root(token)
         rows.append(observed_decode(engine, root))
-        context.commit(root, [0])
+        context.commit([[0]])
     engine.forget()
     return np.concatenate([r[0] for r in rows]), np.concatenate([r[1] for r in rows])
 
@@ -116,7 +155,7 @@ def replayed_steps(engine: Engine, run: Run) -> list[tuple[Logits, Experts]]:
             np.ones(n),
         )
         logits, experts = observed_decode(engine, chain)
-        context.commit(chain, list(range(len(tokens))))
+        context.commit([list(range(len(tokens)))])
         out.append((logits[: len(tokens)], experts[: len(tokens)]))
     engine.forget()
     return out

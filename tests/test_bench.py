@@ -182,7 +182,7 @@ def test_a_model_without_a_head_is_not_traced_and_the_old_file_stays(
 ):
     path = tmp_path / "trace.jsonl"
     path.write_text("an older trace")
-    monkeypatch.setattr(bundled_engine, "drafter", None)
+    monkeypatch.setattr(bundled_engine.lines[0], "drafter", None)
     with pytest.raises(AppError, match="draft head"):
         record_prompts(bundled_engine, [], Sampling(temp=0), 4, path, Interrupts())
     assert path.read_text() == "an older trace"

@@ -62,11 +62,11 @@ class Scene:
     @staticmethod
     def _top(context: Context, tokens: list[int]) -> dict[int, float]:
         """Probabilities of the four likeliest tokens after `tokens`, decoded one by one."""
-        start = context.n_past
+        start = context.n_past[0]
         for token in tokens:
             root = DraftTree.of_root(token)
             context.decode_tree(root)
-            context.commit(root, [0])
+            context.commit([[0]])
         logits = context.logits(0).astype(np.float64)
         context.truncate(start)
         best = np.argsort(-logits)[:4]
@@ -82,11 +82,11 @@ class Scene:
             self.tree, lambda row: sampler.sample(self.verified, row), lambda _token: True
         )
         if len(tokens) < 2:
-            start = self.plain.n_past
+            start = self.plain.n_past[0]
             for token in (self.root, tokens[0]):
                 root = DraftTree.of_root(token)
                 self.plain.decode_tree(root)
-                self.plain.commit(root, [0])
+                self.plain.commit([[0]])
             tokens.append(sampler.sample(self.plain, 0))
             self.plain.truncate(start)
         return tokens[0], tokens[1]

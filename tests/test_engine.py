@@ -15,6 +15,7 @@ from tinymodel import write_dense
 from specfit.backend import Engine, LoadOptions, Sampling, Spec, SpecfitError, calibration
 from specfit.backend.calibration import Measured
 from specfit.backend.profiles import load_profile, shipped_profiles
+from specfit.models.eagle3 import Eagle3Head
 
 GREEDY = Sampling(temp=0.0)
 MODES = ["off", "chain:3", "eagle3:31", "specfit"]
@@ -84,9 +85,9 @@ def test_the_next_turn_reuses_the_last_and_says_the_same(engine: Engine, mode: s
     processed = []
     decode_prompt = engine.context.decode_prompt
 
-    def counting(tokens, goes_on):  # type: ignore[no-untyped-def]
+    def counting(tokens, goes_on, line):  # type: ignore[no-untyped-def]
         processed.append(len(tokens))
-        return decode_prompt(tokens, goes_on)
+        return decode_prompt(tokens, goes_on, line)
 
     engine.context.decode_prompt = counting  # type: ignore[method-assign]
     try:
@@ -166,12 +167,18 @@ def test_more_context_than_the_model_was_made_for_is_refused() -> None:
         Engine.load(LoadOptions(ctx=100_000))
 
 
+def head_of(engine: Engine) -> Eagle3Head:
+    drafter = engine.lines[0].drafter
+    assert drafter is not None
+    return drafter.head
+
+
 @pytest.fixture(scope="module")
 def measured(engine: Engine) -> Measured:
     """The measurement that `engine` was loaded with."""
     engine.forget()
-    assert engine.drafter is not None
-    return calibration.calibrated(engine.context, engine.drafter.head)
+    assert engine.drafts
+    return calibration.calibrated(engine.context, head_of(engine))
 
 
 class TestCosts:
@@ -202,7 +209,7 @@ class TestCosts:
         bundled_engine.forget()
         context = bundled_engine.context
         slopes = calibration._context_ms(context, [7] * calibration.PREFIX)
-        assert context.n_past == calibration.PREFIX
+        assert context.n_past[0] == calibration.PREFIX
         bundled_engine.forget()
         assert len(slopes) == len(calibration.CONTEXT_ROWS)
         assert min(slopes) >= 0
@@ -214,7 +221,7 @@ class TestCosts:
         self, engine: Engine
     ) -> None:
         engine.forget()
-        assert engine.drafter is not None
+        assert engine.drafts
         told: list[float] = []
 
         def progress(fraction: float) -> bool:
@@ -222,11 +229,11 @@ class TestCosts:
             return len(told) < 2
 
         with pytest.raises(SpecfitError, match="cancelled"):
-            calibration.measure(engine.context, engine.drafter.head, progress)
+            calibration.measure(engine.context, head_of(engine), progress)
         assert told == sorted(told)
         assert len(told) == 2
         assert 0 < told[0] <= told[-1] < 1
-        assert engine.context.n_past == engine.drafter.head.n_pairs == 0
+        assert engine.context.n_past[0] == head_of(engine).n_pairs == 0
 
     def test_a_measurement_is_kept_and_taken_again_when_it_no_longer_holds(
         self, engine: Engine, measured: Measured, monkeypatch: pytest.MonkeyPatch, cache: Path
@@ -244,7 +251,7 @@ class TestCosts:
         kept = [calibration.calibrated(engine.context, None) for _ in range(3)]
         assert len(taken) == 2
         assert kept[1] == kept[2] == measured
-        assert engine.context.n_past == 0
+        assert engine.context.n_past[0] == 0
 
     @pytest.mark.parametrize(
         "damage",

@@ -12,15 +12,13 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import llama_cpp.llama_cpp as llama
 import numpy as np
 import pytest
-from recording import Run, plain_rows, record, replayed_steps
+from recording import Run, exact_engine, plain_rows, record, replayed_steps
 
 from specfit.backend import Engine, LoadOptions, Sampling
 from specfit.models import bundled_head
 
-GGML_TYPE_F32 = 0
 MODES = ["chain:3", "eagle3:31", "specfit"]
 GREEDY = Sampling(temp=0.0)
 SAMPLED = Sampling(temp=0.7, top_k=0, top_p=1.0, min_p=0.05, seed=11)
@@ -52,25 +50,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def exact(exact_pair: tuple[Path, Path]) -> Iterator[Engine]:
-    """A float32 model whose experts are all used, planned for a machine where drafts pay.
-
-    Its KV cache is float32 too, and attention keeps it so: in float16, to which flash attention
-    casts, the last bit of a key can round to another value.
-    """
-    defaults = llama.llama_context_default_params
-
-    def float32_cache() -> llama.llama_context_params:
-        params = defaults()
-        params.type_k = params.type_v = GGML_TYPE_F32
-        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        return params
-
-    model, head = exact_pair
-    options = LoadOptions(model=model, head=head, cost_profile="streamed", threads=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(llama, "llama_context_default_params", float32_cache)
-        engine = Engine.load(options)
-    with engine:
+    with exact_engine(exact_pair) as engine:
         yield engine
 
 

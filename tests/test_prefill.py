@@ -12,7 +12,8 @@ from randomhead import VOCAB, Checkpoint, make_checkpoint
 
 from specfit.backend import Engine, LoadOptions, Sampling, Spec, library
 from specfit.backend import drafter as drafter_module
-from specfit.backend.drafter import Drafter
+from specfit.backend.drafter import Drafter, draft
+from specfit.backend.line import Line
 from specfit.planner import DraftTree
 
 GREEDY = Sampling(temp=0.0)
@@ -43,8 +44,14 @@ def random_features(checkpoint: Checkpoint) -> np.ndarray:
     return checkpoint.pairs(n)[0].numpy().reshape(n, 3, -1)
 
 
+def drafter_of(engine: Engine) -> Drafter:
+    drafter = engine.lines[0].drafter
+    assert drafter is not None
+    return drafter
+
+
 def drafted(drafter: Drafter, text: list[int]) -> DraftTree:
-    return drafter.draft(text, TwoChildrenEach(), 9).tree  # type: ignore[arg-type]
+    return draft([drafter], [text], TwoChildrenEach(), 9).tree  # type: ignore[arg-type]
 
 
 def assert_same(tree: DraftTree, other: DraftTree) -> None:
@@ -129,66 +136,62 @@ def test_the_first_token_does_not_wait_for_the_head(engine: Engine) -> None:
     )
     pieces = iter(generation)
     next(pieces)
-    assert engine.drafter is not None
-    n_prompt = engine.count_tokens(question)
-    assert engine.drafter.n_known == 0
+    drafter, n_prompt = drafter_of(engine), engine.count_tokens(question)
+    assert drafter.n_known == 0
     assert n_prompt > 100
     list(pieces)
-    assert engine.drafter.head.n_pairs >= n_prompt
+    assert drafter.head.n_pairs >= n_prompt
 
 
 def test_of_a_prompt_of_any_length_only_so_much_waits_for_the_first_cycle(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine,
 ) -> None:
-    assert engine.drafter is not None
-    prompt, policy = prompt_of(engine, 1400), engine.policy(Spec.parse("chain:2"))
+    prompt, head = prompt_of(engine, 1400), drafter_of(engine).head
     for bound, waiting in ((2048, 1400), (512, 1400 - 1024)):
         engine.forget()
-        monkeypatch.setattr(drafter_module, "PENDING", bound)
-        monkeypatch.setattr(engine, "drafter", Drafter(engine.drafter.head))
-        assert engine.prefill(prompt, policy, lambda: True)
-        engine.remember_prompt()
-        assert engine.context.n_past == engine.drafter.n_known == 1400
-        assert engine.drafter.n_known - engine.drafter.head.n_pairs == waiting
+        line = Line(engine.context, 0, Drafter(head, bound))
+        assert line.prefill(prompt, True, lambda: True)
+        line.remember_prompt()
+        assert line.drafter is not None
+        assert line.n_past == line.drafter.n_known == 1400
+        assert line.drafter.n_known - head.n_pairs == waiting
 
 
 def test_a_mode_without_drafts_keeps_no_features(engine: Engine) -> None:
     engine.forget()
-    assert engine.prefill(prompt_of(engine, 40), engine.policy(Spec.parse("off")), lambda: True)
-    assert engine.drafter is not None
-    assert engine.drafter.n_known == 0
+    assert engine.lines[0].prefill(prompt_of(engine, 40), False, lambda: True)
+    assert drafter_of(engine).n_known == 0
 
 
 def test_a_prompt_stopped_between_batches_goes_on_from_there(engine: Engine) -> None:
     engine.forget()
-    prompt, policy = prompt_of(engine, 1200), engine.policy(Spec.parse("chain:2"))
+    prompt, line = prompt_of(engine, 1200), engine.lines[0]
     answers = iter([True, True, False])
-    assert not engine.prefill(prompt, policy, lambda: next(answers))
-    done = engine.context.n_past
+    assert not line.prefill(prompt, True, lambda: next(answers))
+    done = engine.context.n_past[0]
     assert 0 < done < len(prompt)
     asked = []
-    assert engine.prefill(prompt, policy, lambda: not asked.append(1))
+    assert line.prefill(prompt, True, lambda: not asked.append(1))
     assert len(asked) == 1
-    assert engine.context.n_past == len(prompt)
+    assert engine.context.n_past[0] == len(prompt)
     stopped = drafted_after(engine, prompt)
     engine.forget()
-    assert engine.prefill(prompt, policy, lambda: True)
+    assert line.prefill(prompt, True, lambda: True)
     np.testing.assert_array_equal(drafted_after(engine, prompt).tokens[:3], stopped.tokens[:3])
 
 
 def drafted_after(engine: Engine, prompt: list[int]) -> DraftTree:
-    assert engine.drafter is not None
-    engine.remember_prompt()
-    return drafted(engine.drafter, [*prompt, prompt[10]])
+    engine.lines[0].remember_prompt()
+    return drafted(drafter_of(engine), [*prompt, prompt[10]])
 
 
 def test_a_text_ahead_of_the_cache_is_not_taken_for_cached(engine: Engine) -> None:
     engine.forget()
-    prompt, policy = prompt_of(engine, 30), engine.policy(Spec.parse("off"))
-    assert engine.prefill(prompt[:20], policy, lambda: True)
-    engine._tokens.append(prompt[20])  # as an interrupted cycle may leave it
-    assert engine.prefill(prompt, policy, lambda: True)
-    assert engine.context.n_past == 30
+    prompt, line = prompt_of(engine, 30), engine.lines[0]
+    assert line.prefill(prompt[:20], False, lambda: True)
+    line.tokens.append(prompt[20])  # as an interrupted cycle may leave it
+    assert line.prefill(prompt, False, lambda: True)
+    assert engine.context.n_past[0] == 30
 
 
 def test_features_are_the_inputs_of_the_tapped_layers_in_their_order(

@@ -55,7 +55,7 @@ def test_the_text_ends_with_the_token_that_ends_it() -> None:
 
 @given(trees())
 def test_each_leaf_has_a_sequence_that_is_exactly_its_path(tree: DraftTree) -> None:
-    carries = leaf_sequences(tree)
+    carries, _ = leaf_sequences(tree)
     assert carries.shape == (len(tree), len(tree.leaves))
     assert carries[0].all()
     paths = {tuple(np.flatnonzero(column)) for column in carries.T}

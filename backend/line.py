@@ -1,0 +1,109 @@
+"""A line: one text in the context, and what the head is still to be told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .context import BATCH, Context
+from .drafter import Drafter
+from .sampling import Sampler
+
+
+class Line:
+    """tokens: of the text, the last ones perhaps not yet in the cache. tracking: whether the head's
+    features of the present text are kept; a text begun without hope of drafts leaves none."""
+
+    def __init__(self, context: Context, number: int, drafter: Drafter | None) -> None:
+        self.number = number
+        self.drafter = drafter
+        self.tokens: list[int] = []
+        self.tracking = False
+        self._context = context
+        # Positions of the last prompt batch whose features are to be kept.
+        self._unremembered = 0
+
+    @property
+    def n_past(self) -> int:
+        """Tokens in the cache."""
+        return self._context.n_past[self.number]
+
+    @property
+    def room(self) -> int:
+        """How deep drafts may be before the context ends."""
+        return self._context.ctx - 1 - self.n_past
+
+    def prefill(self, prompt: Sequence[int], drafting: bool, goes_on: Callable[[], bool]) -> bool:
+        """Makes the cache hold `prompt`, reusing what it shares with the text before it.
+
+        drafting: whether drafts may be wanted. goes_on: asked before every batch. Returns whether
+        all of it was processed.
+        """
+        drafter = self.drafter if drafting else None
+        self.tracking = drafter is not None
+        # After an interrupt the text may be a token ahead of the cache.
+        shared = min(shared_prefix(self.tokens, prompt), self.n_past)
+        # The last token is decoded anew for its logits, and one more for the feature that the
+        # head pairs with the first new token.
+        keep = max(0, min(shared, len(prompt) - 1) - (drafter is not None))
+        if drafter is not None:
+            keep = min(keep, drafter.n_known)
+        self.truncate(keep)
+        for start in range(keep, len(prompt), BATCH):
+            batch = prompt[start : start + BATCH]
+            self._context.decode_prompt(batch, goes_on, self.number)
+            if self.n_past == start:
+                return False
+            self.tokens += batch
+            self._unremembered = len(batch) if drafter is not None else 0
+            if len(self.tokens) < len(prompt):
+                self.remember_prompt()
+        return True
+
+    def remember_prompt(self) -> None:
+        """Keeps the head's features of the batch just decoded. Of a prompt's last one that is put
+        off until the first token is out, or another line is decoded."""
+        if self._unremembered and self.drafter is not None:
+            self.drafter.remember(self._context.features(self._unremembered), self.tokens)
+        self._unremembered = 0
+
+    def commit(self, drafted: Sequence[int], rows: Sequence[int] | NDArray[np.intp]) -> None:
+        """Takes accepted drafts into the text, behind its root, and keeps the features of the rows
+        of the last decode that are now committed."""
+        self.tokens += drafted
+        if self.tracking and self.drafter is not None:
+            self.drafter.remember(self._context.features(int(max(rows)) + 1)[rows], self.tokens)
+
+    def truncate(self, n: int) -> None:
+        """Forgets everything from position `n` on."""
+        self._context.truncate(n, self.number)
+        self._unremembered = 0
+        del self.tokens[n:]
+        if self.drafter is not None:
+            self.drafter.truncate(n)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a line is to be continued by. root: its last sampled token. take: told every token as
+    it is committed; False ends the text with it."""
+
+    line: Line
+    root: int
+    sampler: Sampler
+    take: Callable[[int], bool]
+
+    def sampled_by(self, context: Context) -> Callable[[int], int]:
+        """Draws the token behind a row of the last decode."""
+        return lambda row: self.sampler.sample(context, row)
+
+
+def shared_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens two texts share."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))
