@@ -14,6 +14,7 @@ from textual.screen import ModalScreen, Screen
 
 from . import attachments, clipboard
 from .chat_setup import Setup, chosen
+from .clicks import ClicksOnWhatIsThere
 from .commands import COMMANDS, Command, parse
 from .entry import AppError
 from .jobs import AnswerJob
@@ -57,7 +58,7 @@ class Exchange:
     looping: bool = False
 
 
-class ChatActions(PlainApp):
+class ChatActions(ClicksOnWhatIsThere, PlainApp):
     """The state that actions share, and the actions."""
 
     conversation: Conversation

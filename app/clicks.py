@@ -1,0 +1,25 @@
+"""Clicks on what is not there any more.
+
+A widget that was removed stays on Textual's map of the screen until the screen is laid out anew. A
+click there, while an answer's blocks are replaced, looked for the parent that it no longer has.
+"""
+
+from __future__ import annotations
+
+from textual import events
+from textual.app import App
+from textual.screen import Screen
+
+
+class ClicksOnWhatIsThere(App[None]):
+    """Ignores the mouse over a widget that has been removed."""
+
+    async def on_event(self, event: events.Event) -> None:
+        if not (isinstance(event, events.MouseDown | events.MouseMove) and self._is_gone(event)):
+            await super().on_event(event)
+
+    def _is_gone(self, event: events.MouseEvent) -> bool:
+        if not self.screen_stack:
+            return True
+        widget, _ = self.screen.get_widget_and_offset_at(event.x, event.y)
+        return widget is not None and widget.parent is None and not isinstance(widget, Screen)
