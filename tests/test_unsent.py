@@ -68,6 +68,12 @@ class TestTheStore:
         first.save()
         assert rows(path) == ["for a new one"]
 
+    def test_a_killed_window_is_dead_before_its_parent_looks(self, store, path):
+        process = python(KILLED, path, 0, "text")
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert UnsentText(store).take(None) == Unsent("text")
+        process.wait()
+
     def test_a_living_window_keeps_its_own(self, store, path):
         one, other = window(store, None, "one"), window(store, None, "other")
         third = UnsentText(store)

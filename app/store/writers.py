@@ -19,12 +19,14 @@ def this_process() -> str:
 
 
 def is_alive(writer: str | None) -> bool:
-    """Whether the process that `this_process` named runs on this machine."""
+    """Whether the process that `this_process` named runs on this machine; one that was killed and
+    that its parent has not looked after does not."""
     import psutil
 
     try:
         pid, started = (writer or "").split()
-        found = psutil.Process(int(pid)).create_time()
-        return abs(found - float(started)) < SAME_START_S
+        found = psutil.Process(int(pid))
+        is_it = abs(found.create_time() - float(started)) < SAME_START_S
+        return is_it and found.status() != psutil.STATUS_ZOMBIE
     except (ValueError, psutil.Error):
         return False
