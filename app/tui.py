@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from .key_order import KeysInOrder
 from .keys import bindings, key_name, keys_of
 from .loops import LoopDetector
 from .paste_parser import with_whole_pastes
-from .store import Message
+from .store import Message, StoreError
 from .store.turns import model_messages
 from .why import why
 from .widgets.answer import Answer
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 UPDATES_PER_S = 25
 SAVED_AGAIN_S = 1.0
+# What is being written, so that no key waits for it.
+KEPT_EVERY_S = 0.5
 TERMINATED = 128 + signal.SIGTERM
 # Of the context, what the oldest turns are left out for: room for an answer.
 ROOM_FOR_ANSWER = 1 / 4
@@ -141,6 +144,8 @@ class ChatApp(KeysInOrder, LoadingActions):
         self.composer.focus()
         self._ticking = self.set_interval(1 / UPDATES_PER_S, self._tick)
         self.begin_loading(self.setup.model)
+        await self.begin_with_unsent()
+        self.set_interval(KEPT_EVERY_S, self.keep_unsent)
         self.set_interval(SAVED_AGAIN_S, self._save_again)
 
     def on_unmount(self) -> None:
@@ -151,6 +156,9 @@ class ChatApp(KeysInOrder, LoadingActions):
             self.exchange.job.stop()
             self._keep_rest(self.exchange)
         self.session.close()
+        self.note_unsent()
+        with suppress(StoreError):
+            self.unsent.leave()
 
     async def _tick(self) -> None:
         """Brings what the running job has to the screen; rests while there is none."""
@@ -190,6 +198,7 @@ class ChatApp(KeysInOrder, LoadingActions):
                 await self.conversation.cut(widget)
         else:
             asked = self.session.ask(question)
+        self.keep_unsent()
         message = UserMessage(question, message_id=asked.id)
         await self.conversation.add(message)
         self.show_version(message)
