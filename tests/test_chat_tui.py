@@ -96,7 +96,7 @@ def mark_of(answer: Answer) -> str:
 
 
 async def test_an_answer_streams_and_the_next_turn_knows_it(bundled_engine):
-    async with chat(bundled_engine, spec="chain:3", max_tokens=90) as pilot:
+    async with chat(bundled_engine, spec="chain:3", max_tokens=90, size=(120, 30)) as pilot:
         await pilot.press(*"Why is the sky blue?", "enter")
         await answered(pilot)
         assert pilot.app.query_one(Composer).text == ""
