@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 _CONFIG_LIMIT = 1 << 20
-# What the first estimate reckons with: the engine's default context, keys and values in float16.
+# What the first estimate reckons with: the engine's default context.
 _CONTEXT = 4096
-_KV_BYTES = 2
 _TIGHT = 0.9
 
 
@@ -189,7 +187,9 @@ def free_memory() -> Memory:
     """What is free now. Looks at the GPUs through llama.cpp, whose import takes a second."""
     import psutil
 
-    return Memory(psutil.virtual_memory().available, _free_vram())
+    from specfit.backend.devices import free_vram
+
+    return Memory(psutil.virtual_memory().available, free_vram())
 
 
 def head_problem(entry: ModelEntry, head: HeadEntry) -> str:
@@ -284,7 +284,7 @@ def _described(path: Path, _size: int, _changed: int) -> ModelEntry | None:
         quantisation=_quantisation(info),
         bytes=info.bytes,
         expert_bytes=info.expert_bytes,
-        kv_bytes=_kv_bytes(info),
+        kv_bytes=info.kv_bytes(min(_CONTEXT, info.context_length or _CONTEXT)),
         n_experts=info.n_experts,
         n_experts_used=info.n_experts_used,
         context_length=info.context_length,
@@ -325,29 +325,3 @@ def _quantisation(info: GgufInfo) -> str:
     for tensor in info.tensors:
         bytes_by_type[tensor.type.name] += tensor.n_bytes
     return bytes_by_type.most_common(1)[0][0]
-
-
-def _kv_bytes(info: GgufInfo) -> int:
-    """Keys and values of a usual context, all layers alike."""
-
-    def number(key: str, default: int) -> int:
-        value = info.metadata.get(f"{info.architecture}.attention.{key}", default)
-        return value if isinstance(value, int) else default
-
-    heads = max(1, number("head_count", 1))
-    width = info.n_embd // heads
-    per_head = number("key_length", width) + number("value_length", width)
-    tokens = min(_CONTEXT, info.context_length or _CONTEXT)
-    return tokens * info.n_layers * number("head_count_kv", heads) * per_head * _KV_BYTES
-
-
-def _free_vram() -> int:
-    """Free bytes of all GPUs; 0 where llama.cpp sees none or does not tell."""
-    if sys.platform == "darwin":  # Apple's GPUs use the host's memory
-        return 0
-    from specfit.backend import devices, library
-
-    library.start()  # first, or the drivers' remarks go to the terminal
-    with suppress(AttributeError):
-        return sum(device.total - device.used for device in devices.gpu_memory())
-    return 0

@@ -57,6 +57,7 @@ class Context:
     ) -> None:
         self.model = model
         self.ctx = ctx
+        self.lines = lines
         self.threads = threads
         self.taps = tuple(taps)
         self.observer = observer

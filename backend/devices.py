@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 
 from . import library
@@ -17,6 +19,16 @@ class DeviceMemory:
     name: str
     used: int
     total: int
+
+
+def free_vram() -> int:
+    """Free bytes of all GPUs of their own memory; 0 where llama.cpp sees none or does not tell."""
+    if sys.platform == "darwin":  # Apple's GPUs use the host's memory
+        return 0
+    library.start()  # first, or the drivers' remarks go to the terminal
+    with suppress(AttributeError):
+        return sum(device.total - device.used for device in gpu_memory())
+    return 0
 
 
 def gpu_memory() -> list[DeviceMemory]:

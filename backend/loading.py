@@ -22,11 +22,13 @@ from specfit.planner import (
     Forecast,
     Outlook,
     UnionByRows,
+    best_lines,
     cost_from_points,
 )
 
 from .calibration import Measured, calibrated
 from .context import BATCH, TREE_LIMIT, Context
+from .devices import free_vram
 from .errors import SpecfitError
 from .memory import memory_path, recall
 from .model import Model, Placement, Progress, resolve_placement
@@ -38,6 +40,9 @@ DEFAULT_CTX = 4096
 # llama.cpp gives layer inputs for these, and their memory can drop single tokens.
 DRAFTABLE = ("llama", "qwen3", "qwen3moe")
 SMALL_HEAD_BYTES = 64 << 20
+# Of the rows of a decode, as many may be roots; and of the free memory, so much may be their keys
+# and values.
+MOST_LINES, KV_SHARE = TREE_LIMIT // 2, 0.5
 
 
 _SAMPLING_KEYS = ("temp", "top_k", "top_p", "min_p")
@@ -51,7 +56,8 @@ class LoadOptions:
     n_cpu_moe: layers, from the first, whose experts stay in host memory; None: all.
     cost_profile: name of a shipped profile or a file, to plan as if for that machine.
     drafting: False loads neither head nor callback, for plain decoding only.
-    lines: texts that can be decoded at once, each with a context of its own.
+    lines: texts that can be decoded at once, each with a context of its own; None finds out with
+    how many this machine makes the most tokens a second.
     """
 
     model: Path | None = None
@@ -62,7 +68,7 @@ class LoadOptions:
     threads: int | None = None
     cost_profile: str | None = None
     drafting: bool = True
-    lines: int = 1
+    lines: int | None = 1
 
 
 @dataclass(frozen=True)
@@ -112,25 +118,34 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
                 notices.append(f"planning without looking at experts: {error}")
 
     model = Model(info, placement, lambda fraction: share(0.9 * fraction))
-    context = Context(
-        model,
-        ctx=ctx,
-        threads=threads,
-        lines=options.lines,
-        taps=() if head is None else head.taps,
-        observer=observer,
-        drafting=head is not None,
-    )
-    measured = None
-    if head is not None:
+
+    def new_context(lines: int, *, trees: bool) -> Context:
+        taps = () if head is None else head.taps
+        return Context(
+            model,
+            ctx=ctx,
+            threads=threads,
+            lines=lines,
+            taps=taps,
+            observer=observer,
+            drafting=trees,
+        )
+
+    auto = options.lines is None
+    context, measured = new_context(options.lines or 1, trees=auto or head is not None), None
+    if auto or head is not None:
         measured = calibrated(context, head, lambda fraction: share(0.9 + 0.1 * fraction))
+    lines = options.lines or _best_lines(measured, weights, info, ctx, placement)
+    if auto and lines > 1:
+        context.close()
+        context = new_context(lines, trees=head is not None)
     memory = memory_path(info.path, _head_path(options)) if head is not None else None
     own = _own_cost(measured, weights, info.n_experts_used)
     share(1.0)
     return Loaded(
         model=model,
         context=context,
-        lines=options.lines,
+        lines=lines,
         head=head,
         own_cost=own,
         observe_ms=0.0 if measured is None else measured.observe_ms,
@@ -205,6 +220,18 @@ def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> Cyc
     )
 
 
+def _best_lines(
+    measured: Measured | None, weights: FloatArray, info: GgufInfo, ctx: int, placement: Placement
+) -> int:
+    """As many lines as pay, and as have room for their keys and values."""
+    assert measured is not None
+    cost = _own_cost(measured, weights, info.n_experts_used)
+    unions = measured.union_by_rows(TREE_LIMIT) * float(weights.sum())
+    free = free_vram() if placement.gpu_layers else psutil.virtual_memory().available
+    most = int(KV_SHARE * free / max(1, info.kv_bytes(ctx)))
+    return best_lines(cost, unions, min(most, MOST_LINES))
+
+
 def _beliefs(
     info: GgufInfo, weights: FloatArray, measured: Measured | None, memory: Path | None
 ) -> Beliefs:
@@ -250,6 +277,8 @@ def _describe(model: Model, head: Eagle3Head | None, context: Context) -> str:
     parts.append(f"{layers} layers on the GPU" if layers else "on the CPU")
     if layers and info.n_experts and model.placement.n_cpu_moe:
         parts.append(f"experts of {model.placement.n_cpu_moe} layers in host memory")
+    if context.lines > 1:
+        parts.append(f"{context.lines} lines")
     parts += [
         f"context {context.ctx}",
         f"{context.threads} thread{'s' if context.threads > 1 else ''}",

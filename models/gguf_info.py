@@ -17,6 +17,7 @@ from specfit.models.gguf_header import GgufHeader, SkippedArray, TensorInfo, Val
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _EXPERT_TENSOR = re.compile(r"_exps\.")
+_KV_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,18 @@ class GgufInfo:
     def expert_bytes(self) -> int:
         """Bytes of all routed experts' weights; 0 for dense models."""
         return sum(t.n_bytes for t in self.tensors if _EXPERT_TENSOR.search(t.name))
+
+    def kv_bytes(self, tokens: int) -> int:
+        """Keys and values of so many tokens in float16, all layers alike."""
+
+        def number(key: str, default: int) -> int:
+            value = self.metadata.get(f"{self.architecture}.attention.{key}", default)
+            return value if isinstance(value, int) else default
+
+        heads = max(1, number("head_count", 1))
+        width = self.n_embd // heads
+        per_head = number("key_length", width) + number("value_length", width)
+        return tokens * self.n_layers * number("head_count_kv", heads) * per_head * _KV_BYTES
 
     def tensor(self, name: str) -> TensorInfo:
         """The tensor of that name. Raises ModelFileError if there is none."""

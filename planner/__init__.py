@@ -8,6 +8,7 @@ from .beliefs import Beliefs, UnionByRows
 from .cost import CostPoint, CycleCost, Levels, cost_from_points
 from .experts import Bitsets, pack, union_per_layer
 from .forecast import ExpertForecast, Forecast
+from .lines import best_lines
 from .livecost import LiveCost
 from .modes import make_policy
 from .outlook import Outlook
@@ -40,6 +41,7 @@ __all__ = [
     "Spec",
     "Step",
     "UnionByRows",
+    "best_lines",
     "best_subtree",
     "cost_from_points",
     "make_policy",

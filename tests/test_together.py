@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from recording import exact_engine
 
-from specfit.backend import Engine, Generation, Sampling, Spec
+from specfit.backend import Engine, Generation, LoadOptions, Sampling, Spec
+from specfit.backend.profiles import load_profile
 from specfit.backend.together import together
+from specfit.planner import best_lines
 
 PROMPTS = [
     "Why is the sky blue?",
@@ -55,3 +58,53 @@ def test_answers_are_those_that_are_given_alone(exact: Engine, mode: str, temp: 
     assert widest == 3 if mode == "off" else widest > 4
     for one in asked:
         assert one.report.text == "".join(exact.model.piece(t).decode() for t in one.tokens)
+
+
+def test_a_line_that_is_free_goes_on_with_the_prompt_it_knows(exact: Engine) -> None:
+    exact.forget()
+    policy = exact.policy(Spec.parse("off"))
+    first = list(generations(exact, "off", 0.0))[:3]
+    list(together(exact, first, policy))
+    followed = first[1]
+    turns = [
+        {"role": "user", "content": PROMPTS[1]},
+        {"role": "assistant", "content": followed.report.text},
+        {"role": "user", "content": "Go on."},
+    ]
+    second = exact.generate(turns, sampling=Sampling(temp=0.0), max_tokens=1)
+    list(together(exact, [second], policy))
+    (line,) = [one for one in exact.lines if one.tokens == second.prompt_tokens]
+    assert line.number == 1
+
+
+def test_a_stopped_answer_leaves_the_others_alone(exact: Engine) -> None:
+    asked = list(generations(exact, "chain:2", 0.0))[:3]
+    exact.forget()
+    asked[1].stop()
+    finished = list(together(exact, asked, exact.policy(Spec.parse("chain:2"))))
+    assert finished[0] is asked[1]
+    assert asked[1].report.finish_reason == "stopped"
+    assert all(len(one.tokens) > 10 for one in (asked[0], asked[2]))
+
+
+def test_nothing_to_answer_is_no_error(exact: Engine) -> None:
+    assert list(together(exact, [], exact.policy(Spec.parse("off")))) == []
+
+
+@pytest.mark.parametrize(("profile", "least", "most"), [("cpu-experts", 8, 31), ("gpu", 16, 32)])
+def test_as_many_lines_as_pay(profile: str, least: int, most: int) -> None:
+    cost = load_profile(profile, np.ones(48), 64)
+    unions = 48 * np.interp(np.arange(65), [1, 2, 4, 8, 16, 31, 64], [8, 12, 18, 26, 34, 45, 65])
+    assert least <= best_lines(cost, unions, 32) <= most
+    assert best_lines(cost, unions, 3) == 3
+    assert best_lines(cost, unions, 0) == 1
+
+
+def test_an_engine_finds_out_how_many_lines_it_takes() -> None:
+    with Engine.load(LoadOptions(ctx=256, threads=1, lines=None)) as engine:
+        assert 1 < len(engine.lines) <= 32
+        assert f"{len(engine.lines)} lines" in engine.description
+        asked = list(generations(engine, "specfit", 0.7, limit=6))
+        finished = list(together(engine, asked, engine.policy(Spec.parse("specfit"))))
+        assert len(finished) == len(PROMPTS)
+        assert all(one.report.text for one in finished)
