@@ -351,3 +351,17 @@ def test_history_ends_on_both_sides():
     assert [history.back("w"), history.back("a")] == ["a", None]
     assert [history.forward(), history.forward()] == ["w", None]
     assert History().back("") is None
+
+
+@pytest.mark.parametrize("rows", [5, 24])
+async def test_a_large_paste_can_be_undone_and_done_again(tmp_path, rows):
+    """Where the scrollbar goes while the cursor is still behind what is left of the text."""
+    async with desk(tmp_path, size=(20, rows)) as pilot:
+        composer = pilot.app.query_one(Composer)
+        pilot.app.post_message(events.Paste("line\n" * 20))
+        await pilot.pause(0.1)
+        assert composer.show_vertical_scrollbar
+        await pilot.press("ctrl+z")
+        assert composer.text == ""
+        await pilot.press("ctrl+y")
+        assert composer.text.count("line") == 20

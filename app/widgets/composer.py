@@ -348,6 +348,12 @@ class Composer(TextArea):
         result = self.replace(text, start, end, maintain_selection_offset=False)
         self.move_cursor(result.end_location)
 
+    def _recompute_cursor_offset(self) -> None:
+        """Where text is taken back, the scrollbar may go while the cursor is still behind the end:
+        Textual puts it right afterwards."""
+        if self.cursor_location[0] < self.wrapped_document.document.line_count:
+            super()._recompute_cursor_offset()  # type: ignore[no-untyped-call]
+
     def _entitle(self) -> None:
         editing = "editing, Esc leaves it" if self.editing is not None else ""
         self.border_title = " · ".join(part for part in (editing, self._counter) if part)
