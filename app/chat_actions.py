@@ -328,7 +328,10 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
             self.notify("The terminal is too low for it.", timeout=2)
         elif time.monotonic() - self._palette_at > PALETTE_EVERY_S:
             self._palette_at = time.monotonic()
-            super().action_command_palette()
+            from .widgets.palette import Palette
+
+            if not isinstance(self.screen, Palette):
+                self.push_screen(Palette(id="--command-palette"))
 
     # Inside
 
