@@ -187,8 +187,9 @@ class Session:
         self._save(force=True)
         return answer
 
-    def take_back(self) -> str | None:
-        """Takes an answer without any text away and returns its question, taken away as well.
+    def take_back(self, *, question_too: bool = True) -> str | None:
+        """Takes an answer without any text away and returns its question, taken away as well
+        unless it is to stay as the last thing said.
 
         None if the question was answered before: then all is as it was.
         """
@@ -197,7 +198,9 @@ class Session:
         assert turn is not None
         self._tree.look_at(turn.before)
         question = turn.question
-        if question is not None and turn.is_new and not self._tree.has_children(question.id):
+        if question is not None and not question_too:
+            self._tree.look_at(question.id)
+        elif question is not None and turn.is_new and not self._tree.has_children(question.id):
             self._remove(question.id)
             if not any(one.role == "user" for one in self._tree.messages.values()):
                 self._open.title = ""

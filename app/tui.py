@@ -307,14 +307,17 @@ class ChatApp(KeysInOrder, LoadingActions):
             self.notify(trouble, severity="warning", timeout=10, markup=False)
 
     def _keep_rest(self, exchange: Exchange) -> None:
-        """When leaving in the middle of an answer."""
+        """When leaving in the middle of an answer; a question without any stays, to be answered
+        some other time."""
+        if not self.session.is_answering:  # it came to its end just now
+            return
         piece = exchange.job.take()
         if piece:
             self.session.grow(piece)
         if exchange.answer.text or piece:
             self.session.finish("stopped", self.meta_of(exchange))
         else:
-            self.session.take_back()
+            self.session.take_back(question_too=False)
 
     # The conversation on the screen
 

@@ -112,6 +112,18 @@ def test_an_answer_without_text_is_taken_back_with_its_question(session, store):
     assert session.title == "Hello"
 
 
+def test_a_question_can_stay_when_its_answer_is_taken_back(session):
+    question, _ = turn(session, "Hi", "One")
+    session.edit(question.id, "Hello")
+    session.begin_answer()
+    assert session.take_back(question_too=False) == "Hello"
+    assert said(session) == kept(session) == ["Hello"]
+    assert session.regenerate()
+    session.begin_answer()
+    assert session.take_back(question_too=False) is None
+    assert said(session) == kept(session) == ["Hello"]
+
+
 def test_taking_back_an_answer_anew_brings_the_old_one_back(session):
     turn(session, "Hi", "One")
     session.regenerate()
