@@ -17,21 +17,29 @@ if TYPE_CHECKING:
 
 @contextmanager
 def loaded_engine(
-    choice: ModelChoice, interrupts: Interrupts, *, drafting: bool
+    choice: ModelChoice,
+    interrupts: Interrupts,
+    *,
+    drafting: bool,
+    lines: int | None = 1,
+    steady: bool = False,
 ) -> Iterator[Engine]:
     """An engine for the block, closed after it.
 
-    drafting: whether any generation will draft. Notices go to stderr.
+    drafting: whether any generation will draft. lines: texts at once; None finds out how many.
+    steady: it gives the same text to the same prompt. Notices go to stderr.
     Raises SpecfitError or ModelFileError if it cannot be loaded, KeyboardInterrupt on Ctrl-C.
     """
-    engine = _load(choice, interrupts, drafting)
+    engine = _load(choice, interrupts, drafting, lines, steady)
     with engine:
         for notice in engine.notices:
             say(notice)
         yield engine
 
 
-def _load(choice: ModelChoice, interrupts: Interrupts, drafting: bool) -> Engine:
+def _load(
+    choice: ModelChoice, interrupts: Interrupts, drafting: bool, lines: int | None, steady: bool
+) -> Engine:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -45,11 +53,13 @@ def _load(choice: ModelChoice, interrupts: Interrupts, drafting: bool) -> Engine
             bar.update(task, total=1.0, completed=fraction)
             return not interrupts.pending
 
-        options = choice.load_options(drafting=drafting)
+        options = choice.load_options(drafting=drafting, lines=lines)
         from specfit.backend import Engine
+        from specfit.backend.steady import SteadyEngine
 
+        kind = SteadyEngine if steady else Engine
         try:
-            engine = Engine.load(options, progress=advance)
+            engine = kind.load(options, progress=advance)
         except Exception as error:
             if user_sentence(error) is not None:
                 interrupts.check()  # cancelled by the user: not an error to explain

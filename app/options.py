@@ -52,10 +52,11 @@ class ModelChoice:
         if self.cpu_moe and self.n_cpu_moe is not None:
             raise click.UsageError("--cpu-moe and --n-cpu-moe contradict each other; give one.")
 
-    def load_options(self, *, drafting: bool) -> LoadOptions:
+    def load_options(self, *, drafting: bool, lines: int | None = 1) -> LoadOptions:
         """The engine's options. Imports the engine, which takes seconds.
 
         drafting: whether any generation will draft; without, the engine is a plain llama.cpp.
+        lines: texts at once; None finds out how many.
         """
         from specfit.backend import LoadOptions
 
@@ -68,6 +69,7 @@ class ModelChoice:
             threads=self.threads,
             cost_profile=self.cost_profile,
             drafting=drafting,
+            lines=lines,
         )
 
 

@@ -1,0 +1,165 @@
+"""An engine that gives the same text to the same prompt, to the byte, whatever ran before.
+
+Batches of different width round differently, so a text depends on what was drafted, and that on
+measured times and on what was learned. Here both are read once: costs and beliefs as they were when
+the pair of models was first run so on this machine. They are kept in the user's cache folder and
+never change, so that a run that is stopped and goes on, or is made again in a week, plans alike.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import zipfile
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+from specfit.planner import (
+    Acceptance,
+    Beliefs,
+    CycleCost,
+    Forecast,
+    LiveCost,
+    Outlook,
+    Policy,
+    Spec,
+    UnionByRows,
+    make_policy,
+)
+from specfit.planner.steady import Steady
+
+from .cache import cache_path, identity
+from .context import TREE_LIMIT
+from .engine import Engine
+from .loading import Loaded
+
+FORMAT = 1
+State = dict[str, NDArray[np.generic]]
+
+
+class SteadyEngine(Engine):
+    """Its answers depend on the prompt and the options only, if `forget` is called before each.
+
+    One line, and one generation at a time.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        super().__init__(loaded)
+        self._first = loaded.new_beliefs()
+        state = _cost_state(loaded.own_cost) | _named("beliefs/", self._first.state())
+        if loaded.memory is not None:
+            state = _kept(_path(loaded), state)
+        self._believed = _within("beliefs/", state)
+        self._cost = LiveCost(_cost(state), follows=False)
+        self._observe_ms = 0.0  # it never does
+
+    def policy(self, spec: Spec) -> Policy:
+        """A new one every time, all of the same state."""
+        steering = self._cost
+        if self._steering_cost is not None:
+            steering = LiveCost(self._steering_cost, follows=False)
+        policy = Steady(make_policy(spec, self._beliefs(), steering, TREE_LIMIT))
+        self._costs.clear()  # of the generation before
+        self._costs[policy] = self._cost
+        return policy
+
+    def _beliefs(self) -> Beliefs:
+        info, first, forecast = self.model.info, self._first, None
+        weights = first.layer_weights
+        if first.forecast is not None:
+            forecast = Forecast(info.n_layers, info.n_experts, info.n_experts_used, weights)
+        unions = UnionByRows(first.unions.mean)
+        beliefs = Beliefs(Acceptance(), Outlook(), forecast, unions, weights)
+        beliefs.restore(self._believed)
+        return beliefs
+
+
+def _path(loaded: Loaded) -> Path:
+    """Where the state is kept: it depends on all that costs do, and on the pair."""
+    model = loaded.model
+    memory = loaded.memory
+    depends_on = [
+        FORMAT,
+        platform.node(),
+        platform.processor() or platform.machine(),
+        llama_cpp.__version__,
+        *identity(model.info.path),
+        None if memory is None else memory.name,
+        loaded.context.threads,
+        loaded.context.ctx,
+        asdict(model.placement),
+    ]
+    return cache_path("steady", depends_on, ".npz")
+
+
+def _kept(path: Path, state: State) -> State:
+    """The state in the file; `state`, which is put there, if there is none. Of several that begin
+    at once, the first decides. Where nothing can be kept the state holds for this engine."""
+    archive = io.BytesIO()
+    np.savez(archive, **state)  # type: ignore[arg-type]
+    scratch = path.with_suffix(f".{os.getpid()}.tmp")
+    if (read := _read(path)) is not None:
+        return read
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(archive.getvalue())
+        with suppress(FileExistsError):
+            path.hardlink_to(scratch)
+    except OSError:
+        pass
+    finally:
+        with suppress(OSError):
+            scratch.unlink()
+    return _read(path) or state
+
+
+def _read(path: Path) -> State | None:
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            return {name: kept[name] for name in kept.files}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        with suppress(OSError):
+            path.unlink()  # a damaged file is of no use to any run
+        return None
+
+
+def _cost_state(cost: CycleCost) -> State:
+    context_ms = np.zeros(0) if cost.context_ms is None else cost.context_ms
+    return {
+        "cost/rows_ms": cost.rows_ms,
+        "cost/expert_ms": cost.expert_ms,
+        "cost/layer_weights": cost.layer_weights,
+        "cost/level_ms": cost.level_ms,
+        "cost/switch_ms": np.array(cost.switch_ms),
+        "cost/context_ms": context_ms,
+    }
+
+
+def _cost(state: State) -> CycleCost:
+    cost = {name: np.asarray(a, np.float64) for name, a in _within("cost/", state).items()}
+    return CycleCost(
+        cost["rows_ms"],
+        cost["expert_ms"],
+        cost["layer_weights"],
+        cost["level_ms"],
+        float(cost["switch_ms"]),
+        cost["context_ms"] if len(cost["context_ms"]) else None,
+    )
+
+
+def _named(prefix: str, state: State) -> State:
+    return {prefix + name: array for name, array in state.items()}
+
+
+def _within(prefix: str, state: State) -> State:
+    return {
+        name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)
+    }

@@ -1,0 +1,56 @@
+"""A policy that learns nothing, so that its plans are a function of the text alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .beliefs import Beliefs
+from .policies import Choice, Outcome, Policy
+from .reason import Reason
+from .tree import DraftTree, IntArray
+
+
+class Steady:
+    """Plans as `policy` does and keeps from it what a cycle took and brought.
+
+    Even asked, a policy remembers a little (which gains were predicted, what it tried): take a new
+    one for every text. Experts are not looked at, since nothing would be learned from them.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.beliefs: Beliefs = policy.beliefs
+        self.least_chance = policy.least_chance
+
+    @property
+    def planning_ms(self) -> float:
+        return self._policy.planning_ms
+
+    @property
+    def may_draft(self) -> bool:
+        return self._policy.may_draft
+
+    @property
+    def reads_states(self) -> bool:
+        return self._policy.reads_states
+
+    def begin(self, context: int, roots: Sequence[int]) -> bool:
+        return self._policy.begin(context, roots)
+
+    def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
+        return self._policy.expand(tree, room)
+
+    def choose(self, tree: DraftTree) -> Choice:
+        return self._policy.choose(tree)
+
+    def looks(self, tree: DraftTree) -> bool:
+        return False
+
+    def learn(self, outcome: Outcome) -> None:
+        pass
+
+    def learn_plain(self, context: int) -> None:
+        pass
+
+    def reason(self, *, begun: bool) -> Reason:
+        return self._policy.reason(begun=begun)
