@@ -69,19 +69,23 @@ def colours(written: str) -> list[str]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
 class Terminal:
     """A process on a terminal of 80x24, and all that it wrote there."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self) -> None:
         self._master, slave = pty.openpty()
-        kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
         size = {"COLUMNS": "80", "LINES": "24"}
         self._process = subprocess.Popen(
             [sys.executable, "-c", CHAT],
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**kept, **size, "TERM": "xterm-256color", "COLORTERM": "truecolor", **environment},
+            env={**os.environ, **size, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         )
         os.close(slave)
         self.written = ""
@@ -106,13 +110,12 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(request: pytest.FixtureRequest) -> Iterator[Terminal]:
-    opened = Terminal(request.param)
+def terminal() -> Iterator[Terminal]:
+    opened = Terminal()
     yield opened
     opened.close()
 
 
-@pytest.mark.parametrize("terminal", [{"NO_COLOR": "1"}], indirect=True)
 def test_no_colour_reaches_the_terminal(terminal):
     terminal.read_until("Loading the model: 50%")
     for keys, seen in (
@@ -130,10 +133,16 @@ def test_no_colour_reaches_the_terminal(terminal):
     assert colours(terminal.written) == []
 
 
-@pytest.mark.parametrize("terminal", [{"NO_COLOR": ""}], indirect=True)
-def test_an_empty_variable_asks_for_nothing(terminal):
-    terminal.read_until("Loading the model")
-    assert any("38;2" in found for found in colours(terminal.written))
+@pytest.mark.parametrize("value", ["", None])
+def test_without_a_value_nothing_is_asked_for(value, monkeypatch):
+    if value is None:
+        monkeypatch.delenv("NO_COLOR")
+    else:
+        monkeypatch.setenv("NO_COLOR", value)
+    app = PlainApp()
+    assert not app.no_color
+    assert app.current_theme.name != "no-color"
+    assert [type(one).__name__ for one in app.get_line_filters()] == ["ANSIToTruecolor"]
 
 
 def test_a_filled_cell_is_reversed_and_muted_text_is_dim():
@@ -171,11 +180,6 @@ class Shelf(PlainApp):
 
 class PlainHost(Host, PlainApp):
     """A screen of its own without colours."""
-
-
-@pytest.fixture(autouse=True)
-def no_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
 
 
 Look = list[tuple[str, frozenset[str]]]

@@ -29,6 +29,7 @@ from specfit.app.widgets.search_screen import SearchScreen
 from specfit.app.widgets.system_prompt_screen import SystemPromptScreen
 
 SIZES = pytest.mark.parametrize("size", [(20, 5), (30, 8), (40, 10)])
+OF_DIALOGS = pytest.mark.parametrize("size", [(20, 5), (40, 10)])
 WIDEST_LETTERS = 8
 
 
@@ -74,7 +75,7 @@ async def test_the_panel_takes_the_place_of_the_conversation(bundled_engine, siz
         await until(lambda: last_word in screen_text(pilot))
 
 
-@SIZES
+@OF_DIALOGS
 async def test_every_parameter_is_reached_and_what_is_wrong_is_told(size):
     screen = ParameterPanel(Parameters())
     async with showing(screen, size) as pilot:
@@ -93,7 +94,7 @@ async def test_every_parameter_is_reached_and_what_is_wrong_is_told(size):
         assert await given(pilot) is None
 
 
-@SIZES
+@OF_DIALOGS
 async def test_a_system_prompt_is_written(size, tmp_path):
     screen = SystemPromptScreen("Be brief.", tmp_path / "prompts.json")
     async with showing(screen, size) as pilot:
@@ -106,7 +107,7 @@ async def test_a_system_prompt_is_written(size, tmp_path):
         assert await given(pilot) is None
 
 
-@SIZES
+@OF_DIALOGS
 async def test_models_and_heads_are_chosen_from(machine, size):  # noqa: F811
     async with showing(ModelPicker(), size) as pilot:
         await looked(pilot)
@@ -121,7 +122,7 @@ async def test_models_and_heads_are_chosen_from(machine, size):  # noqa: F811
         assert await given(pilot) is None
 
 
-@SIZES
+@OF_DIALOGS
 async def test_conversations_are_chosen_from_and_deleting_asks(size):
     lines = [Line(n, f"Title {n}") for n in range(9)]
     screen = ConversationsScreen(lambda: lines, lambda _: None)
@@ -134,7 +135,7 @@ async def test_conversations_are_chosen_from_and_deleting_asks(size):
         assert await given(pilot) is None
 
 
-@SIZES
+@OF_DIALOGS
 async def test_what_is_found_is_read(size):
     hits = [Found(n, n, f"Title {n}", "user", "blue sky", (0, 4)) for n in range(9)]
     screen = SearchScreen(lambda _: hits, words="blue")
@@ -146,7 +147,7 @@ async def test_what_is_found_is_read(size):
         assert (await given(pilot)).message == 8
 
 
-@SIZES
+@OF_DIALOGS
 async def test_help_is_read_to_its_end(size):
     async with showing(HelpScreen(KEYS), size) as pilot:
         assert "Enter" in screen_text(pilot)

@@ -1,0 +1,324 @@
+"""What people do in the chat, from key to screen, wide and in 80x24, over a scripted engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flowcases import Scripted, answers, notices, opened, press, say, scripted, seen
+from screencases import SMALL, WIDE, screen_text, until
+from storecases import talk
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from specfit.app import library
+from specfit.app.chat_setup import set_up
+from specfit.app.library import Memory, ModelEntry
+from specfit.app.options import ModelChoice
+from specfit.app.parameters import Parameters
+from specfit.app.settings import read_settings
+from specfit.app.store import Store
+from specfit.app.widgets.answer import Answer
+from specfit.app.widgets.composer import Composer
+from specfit.app.widgets.conversation import Conversation
+from specfit.app.widgets.note import Note
+from specfit.app.widgets.status_line import StatusLine
+
+SIZES = pytest.mark.parametrize("size", [WIDE, SMALL])
+MARKDOWN = "# Tea\n\nIt is **hot**:\n\n```python\ndef brew(leaves):\n    return 'tea'\n```\n"
+THOUGHT = "It grows in hills.</think>Tea grows in hills."
+
+
+def layout_holds(pilot: Pilot[None]) -> bool:
+    """Conversation, status line and input stand below each other and fill the screen."""
+    parts = [pilot.app.query_one(kind).region for kind in (Conversation, StatusLine, Composer)]
+    ends = [part.bottom for part in parts]
+    return [part.y for part in parts] == [0, *ends[:-1]] and ends[-1] == pilot.app.size.height
+
+
+def styles_of(pilot: Pilot[None], text: str) -> list[str]:
+    """The colours of the line on the screen that begins with `text`."""
+    for strip in pilot.app.screen._compositor.render_strips():
+        if strip.text.strip().startswith(text):
+            return [str(s.style.color) for s in strip if s.text.strip() and s.style]
+    return []
+
+
+# Conversation
+
+
+@SIZES
+async def test_a_question_is_answered_in_markdown_with_code_in_colours(size):
+    async with scripted(Scripted(MARKDOWN), size) as pilot:
+        await say(pilot, "What is tea?")
+        await seen(pilot, "def brew(leaves):")
+        screen = screen_text(pilot)
+        assert "It is hot:" in screen
+        assert "#" not in screen and "```" not in screen
+        assert len(set(styles_of(pilot, "def brew"))) > 2
+        assert "length 2.10" in screen
+        assert layout_holds(pilot)
+
+
+@SIZES
+async def test_thinking_is_asked_for_folded_timed_and_not_sent_again(size):
+    engine = Scripted(THOUGHT, opens=True)
+    async with scripted(engine, size) as pilot:
+        await say(pilot, "/think")
+        await say(pilot, "Where does tea grow?")
+        assert engine.asked[-1].thinking is True
+        await seen(pilot, "▸ Thought for 0 s")
+        await seen(pilot, "Tea grows in hills.")
+        assert "It grows in hills." not in screen_text(pilot)
+        await press(pilot, "alt+t")
+        await seen(pilot, "It grows in hills.")
+        await say(pilot, "/no_think")
+        await say(pilot, "Why?")
+        assert engine.asked[-1].thinking is False
+        said = [message["content"] for message in engine.asked[-1].messages]
+        assert said == ["Where does tea grow?", "Tea grows in hills.", "Why?"]
+
+
+async def test_keys_are_echoed_within_50_ms_while_200_tokens_a_second_stream():
+    async with scripted(Scripted("many words " * 2000, per_s=200)) as pilot:
+        composer = pilot.app.composer
+        composer.insert("Go on.")
+        await press(pilot, "enter")
+        await until(lambda: pilot.app.exchange is not None and answers(pilot)[0])
+        took = []
+        for _ in range(40):
+            before, begun = composer.text, time.perf_counter()
+            pilot.app.simulate_key("x")
+            while composer.text == before:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the refresh that it asked for
+            took.append(time.perf_counter() - begun)
+            await asyncio.sleep(0.01)
+        assert pilot.app.exchange is not None
+        await press(pilot, "escape")
+        assert np.median(took) < 0.05
+
+
+# Branches and the store
+
+
+@SIZES
+async def test_versions_are_gone_through_by_key_and_by_number(size):
+    async with scripted(Scripted("Hot leaves.", "A drink.", "A plant."), size) as pilot:
+        await say(pilot, "What is tea?")
+        await press(pilot, "ctrl+r")
+        await seen(pilot, "version 2/2 (Alt+Left Alt+Right)")
+        await until(lambda: pilot.app.exchange is None)
+        await say(pilot, "/regen")
+        await seen(pilot, "version 3/3")
+        await until(lambda: pilot.app.exchange is None)
+        await press(pilot, "alt+left")
+        await seen(pilot, "version 2/3")
+        assert answers(pilot) == ["A drink."]
+        await say(pilot, "/branch 1")
+        await seen(pilot, "version 1/3")
+        assert answers(pilot) == ["Hot leaves."]
+
+
+@SIZES
+async def test_a_message_is_found_in_another_conversation_and_opened(size, store):
+    talk(store, "What is tea?", "Leaves in hot water.")
+    talk(store, "What is snow?", "Frozen water.")
+    async with scripted(Scripted("Yes."), size, store=store) as pilot:
+        await press(pilot, "ctrl+f")
+        await until(lambda: isinstance(pilot.app.focused, Input))
+        await press(pilot, *"leaves")
+        await seen(pilot, "What is tea? · model")
+        await press(pilot, "enter")
+        await until(lambda: answers(pilot) == ["Leaves in hot water."])
+        await seen(pilot, "What is tea?")
+
+
+@SIZES
+async def test_a_conversation_is_chosen_and_another_deleted(size, store):
+    talk(store, "What is tea?", "Leaves in hot water.")
+    talk(store, "What is snow?", "Frozen water.")
+    async with scripted(Scripted("Yes."), size, store=store) as pilot:
+        await say(pilot, "/open tea")
+        await seen(pilot, "2 messages  What is tea?")
+        assert "What is snow?" not in screen_text(pilot)
+        await press(pilot, "enter")
+        await until(lambda: answers(pilot) == ["Leaves in hot water."])
+        await press(pilot, "ctrl+o")
+        await seen(pilot, "What is snow?")
+        await press(pilot, *(["down"] if screen_text(pilot).find("tea") == -1 else []))
+        await press(pilot, "ctrl+d", "enter")
+        await until(lambda: len(store.conversations()) == 1)
+
+
+@pytest.mark.parametrize("words", ["", "tea"])
+async def test_a_conversation_is_gone_on_with_from_the_shell(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    store = Store()
+    talk(store, "What is tea?", "Leaves in hot water.")
+    store.close()
+    model = ModelChoice(None, None, None, False, None, None, 1, None)
+    setup = set_up(model, Parameters(), read_settings(tmp_path / "config.toml"), None, words)
+    engine = Scripted("In Yunnan.")
+    object.__setattr__(setup, "load", engine.load)
+    async with opened(setup) as pilot:
+        assert answers(pilot) == ["Leaves in hot water."]
+        await say(pilot, "Where from?")
+        assert engine.asked[-1].messages[0]["content"] == "What is tea?"
+
+
+# Keys and commands
+
+
+@SIZES
+async def test_a_command_is_found_in_the_palette(size):
+    async with scripted(Scripted("Hot leaves."), size) as pilot:
+        await say(pilot, "What is tea?")
+        await press(pilot, "ctrl+p")
+        await until(lambda: isinstance(pilot.app.focused, Input))
+        await press(pilot, *"/stats")
+        await seen(pilot, "Show the numbers of the last answer")
+        await press(pilot, "enter")
+        await until(lambda: "tok/s" in str(pilot.app.query(Note).last().render()))
+        assert not pilot.app.screen.is_modal
+
+
+async def test_the_answer_or_its_code_or_what_is_selected_is_copied():
+    async with scripted(Scripted(MARKDOWN)) as pilot:
+        await say(pilot, "What is tea?")
+        for keys, copied in (
+            (("alt+c",), MARKDOWN),
+            (("alt+k",), "def brew(leaves):\n    return 'tea'\n"),
+            (("alt+up", "alt+up", "alt+c"), "What is tea?"),
+        ):
+            await press(pilot, *keys)
+            await until(lambda copied=copied: pilot.app.clipboard.strip() == copied.strip())
+        await press(pilot, "escape")
+        await say(pilot, "/copy code")
+        await until(lambda: pilot.app.clipboard.startswith("def brew"))
+
+
+async def test_keys_are_the_users_own(tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text('[keys]\nregenerate = "ctrl+g"\nsend = "ctrl+s"\n')
+    async with scripted(Scripted("Hot leaves.", "A drink."), settings=config) as pilot:
+        pilot.app.composer.insert("What is tea?")
+        await press(pilot, "ctrl+s")
+        await until(lambda: answers(pilot) == ["Hot leaves."] and pilot.app.exchange is None)
+        await press(pilot, "ctrl+r")
+        assert answers(pilot) == ["Hot leaves."]
+        await press(pilot, "ctrl+g")
+        await until(lambda: answers(pilot) == ["A drink."])
+        await press(pilot, "f1")
+        await seen(pilot, "Ctrl+S")
+
+
+async def test_a_theme_is_chosen_and_kept(tmp_path):
+    config = tmp_path / "config.toml"
+    async with scripted(Scripted("Hot."), settings=config) as pilot:
+        dark = pilot.app.screen.background_colors[1]
+        await say(pilot, "/theme textual-light")
+        await until(lambda: pilot.app.screen.background_colors[1].brightness > 0.5)
+        assert dark.brightness < 0.5
+    assert read_settings(config).theme == "textual-light"
+    async with scripted(Scripted("Hot."), settings=config) as pilot:
+        assert not pilot.app.current_theme.dark
+
+
+# Model and parameters
+
+
+@SIZES
+async def test_parameters_belong_to_the_conversation(size, store):
+    engine = Scripted("Hot leaves.")
+    async with scripted(engine, size, store=store) as pilot:
+        await press(pilot, "f3")
+        await seen(pilot, "Parameters of this conversation")
+        await press(pilot, *"0.25", "enter")
+        await until(lambda: not pilot.app.screen.is_modal)
+        await say(pilot, "What is tea?")
+        assert engine.asked[-1].sampling.temp == 0.25
+        await press(pilot, "ctrl+n")
+        await until(lambda: not answers(pilot))
+        await say(pilot, "What is snow?")
+        assert engine.asked[-1].sampling.temp == 0.6
+        await say(pilot, "/open tea")
+        await seen(pilot, "2 messages  What is tea?")
+        await press(pilot, "enter")
+        await until(lambda: pilot.app.session.title == "What is tea?")
+        await until(lambda: not pilot.app.screen.is_modal)
+        await say(pilot, "More.")
+        assert engine.asked[-1].sampling.temp == 0.25
+
+
+@SIZES
+async def test_a_system_prompt_is_written_saved_and_used(size, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    engine = Scripted("Yes.")
+    async with scripted(engine, size) as pilot:
+        await say(pilot, "/system Be brief.")
+        await press(pilot, "f5")
+        await seen(pilot, "Be brief.")
+        await press(pilot, "tab", *"short", "ctrl+s")
+        await until(lambda: "short is saved." in notices(pilot))
+        await press(pilot, "escape")
+        await until(lambda: not pilot.app.screen.is_modal)
+        await say(pilot, "Tea?")
+        await press(pilot, "ctrl+n")
+        await until(lambda: not answers(pilot))
+        await say(pilot, "Snow?")
+        system = {"role": "system", "content": "Be brief."}
+        assert [asked.messages[0] for asked in engine.asked] == [system, system]
+
+
+@SIZES
+async def test_another_model_is_picked_and_the_conversation_goes_on(size, monkeypatch):
+    entry = ModelEntry(
+        Path("/m/other.gguf"), "Other", "qwen3moe", "Q4_K_M", 10**9, context_length=2048
+    )
+    monkeypatch.setattr(library, "find", lambda _folders: iter([entry]))
+    monkeypatch.setattr(library, "free_memory", lambda: Memory(8 * 10**9))
+    engine = Scripted("Hot leaves.", "In hills.")
+    async with scripted(engine, size, ctx_size=8192) as pilot:
+        await say(pilot, "What is tea?")
+        await press(pilot, "f2")
+        await seen(pilot, "fits: 1.0 GB, 8.0 GB free")
+        await press(pilot, "enter")
+        await until(lambda: len(engine.loads) == 2 and not pilot.app.is_loading)
+        await until(lambda: answers(pilot) == ["Hot leaves."])
+        # More than the model was made for it is not loaded with.
+        assert (engine.loads[1].model, engine.loads[1].ctx_size) == (entry.path, 2048)
+        await say(pilot, "Where does it grow?")
+        assert len(engine.asked[-1].messages) == 3
+
+
+# The rest
+
+
+@SIZES
+async def test_a_full_context_drops_the_oldest_turns_but_not_the_system_prompt(size):
+    engine = Scripted("many words " * 20, ctx=110)
+    async with scripted(engine, size) as pilot:
+        await say(pilot, "/system Be brief.")
+        for number in range(3):
+            await say(pilot, f"Question {number}?")
+        await until(lambda: any("the oldest turn is no longer seen" in n for n in notices(pilot)))
+        messages = [message["content"] for message in engine.asked[-1].messages]
+        assert messages[0] == "Be brief."
+        assert messages[1] == "Question 1?"
+        pilot.app.composer.insert("word " * 200)
+        await press(pilot, "enter")
+        await seen(pilot, "Shorten one of them")
+
+
+@SIZES
+async def test_drafted_words_are_marked_on_demand(size):
+    async with scripted(Scripted("Hot leaves."), size) as pilot:
+        await say(pilot, "What is tea?")
+        await press(pilot, "f4")
+        marked = pilot.app.query_one(Answer).query_one(".drafted")
+        strips = pilot.app.screen._compositor.render_strips()[marked.region.y]
+        assert [s.text for s in strips if s.style and s.style.underline] == ["Hot "]
