@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, Generic, TypeVar
 
 from textual.app import ComposeResult
@@ -121,7 +122,8 @@ class ListScreen(Dialog[Result | None], Generic[Entry, Result]):
         return "Nothing is found." if words else ""
 
     def look_up(self) -> None:
-        self.run_worker(self._look_up(self._input.value.strip()), exclusive=True, group="list")
+        words = self._input.value.strip()
+        self.run_worker(partial(self._look_up, words), exclusive=True, group="list")
 
     def say(self, text: str) -> None:
         """Shows `text` in the line of help."""
