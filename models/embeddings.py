@@ -47,8 +47,8 @@ class TokenEmbeddings:
 
     @classmethod
     def of_table(cls, table: torch.Tensor) -> TokenEmbeddings:
-        """A table [n_vocab, n_embd] held in memory."""
-        return cls(_WholeTable(table.float()))
+        """A table [n_vocab, n_embd] held in memory, in whatever type it has."""
+        return cls(_WholeTable(table))
 
     def rows(self, ids: TokenIds) -> torch.Tensor:
         """float32 [n, n_embd]: the embeddings of n token ids."""
@@ -61,7 +61,7 @@ class _WholeTable:
         self.shape: tuple[int, int] = (table.shape[0], table.shape[1])
 
     def rows(self, ids: TokenIds) -> torch.Tensor:
-        return self._table.index_select(0, torch.as_tensor(ids, dtype=torch.int64))
+        return self._table.index_select(0, torch.as_tensor(ids, dtype=torch.int64)).float()
 
 
 class _MappedTable:
