@@ -1,280 +1,209 @@
 """Reading an EAGLE-3 checkpoint and checking that it fits its target.
 
-The layout is SpecForge's, in which most heads are published: `fc`, one decoder layer named
-`midlayer`, `norm`, `lm_head` over a draft vocabulary, `d2t` (an offset: target id = draft id +
-d2t[draft id]) and `t2d` (which target tokens the draft vocabulary has). Whatever this layout does
+Tensors are named as SpecForge names them: `fc`, one decoder layer `midlayer`, `norm`, `lm_head`
+over a draft vocabulary, `d2t` (an offset: target id = draft id + d2t[draft id]; without it the
+draft vocabulary is the target's) and `t2d` (which target tokens the draft vocabulary has).
+speculators and ModelOpt call the layer `layers.0`; some prefix `model.`. Whatever these layouts do
 not define is refused by name: a head that is computed almost right drafts badly, and nobody sees
 why.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from specfit.models.errors import ModelFileError
-from specfit.models.gguf_info import GgufInfo
+from specfit.models.fields import integer
+from specfit.models.headconfig import HeadConfig, TargetShape, flat_config, read_head_config
+from specfit.models.weights import checkpoint_files, read_json, read_tensors
 
-_LAYER = "midlayer."
-_NORMS = (
-    "midlayer.input_layernorm.weight",
-    "midlayer.hidden_norm.weight",
-    "midlayer.post_attention_layernorm.weight",
-    "norm.weight",
-)
-# Present in some checkpoints and of no effect on the result.
-_IGNORED = ("midlayer.self_attn.rotary_emb.inv_freq",)
-# Switches of other layouts; a false or missing one is fine.
-_UNSUPPORTED_SWITCHES = ("norm_before_residual", "norm_before_fc", "attention_bias", "mlp_bias")
+__all__ = ["HeadCheckpoint", "HeadConfig", "TargetShape", "read_checkpoint"]
 
-
-@dataclass(frozen=True)
-class TargetShape:
-    """What a head must know of its target: width, vocabulary and number of layers."""
-
-    hidden_size: int
-    vocab_size: int
-    n_layers: int
-
-    @classmethod
-    def of(cls, model: GgufInfo) -> TargetShape:
-        return cls(model.n_embd, model.n_vocab, model.n_layers)
-
-
-@dataclass(frozen=True)
-class HeadConfig:
-    """Sizes and constants of a head.
-
-    taps: target layers whose inputs are its features, low to high.
-    vocab_size: of the draft vocabulary.
-    """
-
-    hidden_size: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    norm_eps: float
-    rope_theta: float
-    taps: tuple[int, int, int]
+_ATTENTION, _MLP = "midlayer.self_attn.", "midlayer.mlp."
+# What training leaves in some files, of no effect on a head that drafts token by token.
+_LEFTOVERS = ("verifier_lm_head.weight", "verifier_norm.weight", "mask_hidden")
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGERS = (torch.int16, torch.int32, torch.int64)
+_CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
 class HeadCheckpoint:
     """A checkpoint that fits its target.
 
-    tensors: by checkpoint name, in the type they are stored in.
+    tensors: by SpecForge's names, in the type they are stored in; of biases, those it has.
     target_ids: int64 [draft vocabulary], each draft token's id in the target's vocabulary.
+    is_plain: it is computed as in the paper, without any option, and its config is flat.
     """
 
     path: Path
     config: HeadConfig
     tensors: Mapping[str, torch.Tensor]
     target_ids: torch.Tensor
+    is_plain: bool = True
 
 
 def read_checkpoint(path: Path, target: TargetShape) -> HeadCheckpoint:
-    """Reads a checkpoint: a folder, or a .safetensors file with config.json beside it.
+    """Reads a checkpoint: a folder, or a file of its weights with config.json beside it.
 
-    Raises ModelFileError if it is not there, not readable, damaged, of another layout, or made for
-    another target (hidden size, vocabulary, layers).
+    Raises ModelFileError if it is not there, not readable, damaged, unsound, of another layout, or
+    made for another target (hidden size, vocabulary, layers).
     """
     path = Path(path)
-    folder, files = _locate(path)
-    raw = _read_config(folder / "config.json")
-    tensors = _read_tensors(files)
-    _refuse_other_layouts(path, raw, tensors)
-    config = _config(path, raw, tensors, target)
+    folder, files = checkpoint_files(path)
+    raw = flat_config(path, read_json(folder / "config.json"))
+    tensors = _named(path, read_tensors(files))
+    if "lm_head.weight" not in tensors and raw["tie_word_embeddings"]:
+        tensors["lm_head.weight"] = _tensor(path, tensors, "embed_tokens.weight")
+    _check_layout(path, tensors)
+    config = read_head_config(path, raw, tensors, target)
     _check_tensors(path, config, tensors, target)
-    return HeadCheckpoint(path, config, tensors, _target_ids(path, raw, tensors, target))
+    ids = _target_ids(path, raw, tensors, target)
+    return HeadCheckpoint(path, config, tensors, ids, _is_plain(raw, config, tensors, target))
 
 
-def _locate(path: Path) -> tuple[Path, list[Path]]:
-    if path.is_dir():
-        files = sorted(path.glob("*.safetensors"))
-        if not files:
-            raise ModelFileError(
-                f"{path} holds no .safetensors file, so there is no draft head to load from it."
-            )
-        return path, files
-    if not path.exists():
-        raise ModelFileError(f"There is no draft head {path}.")
-    return path.parent, [path]
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelFileError(f"The draft head lacks its config.json ({path}).") from None
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise ModelFileError(f"{path} is not valid JSON: {error}.") from None
-    if not isinstance(config, dict):
-        raise ModelFileError(f"{path} holds no JSON object, so it is no model configuration.")
-    return config
-
-
-def _read_tensors(files: list[Path]) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = {}
-    for file in files:
-        try:
-            with safe_open(file, framework="pt") as opened:
-                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            reason = str(error).partition("\n")[0]
-            raise ModelFileError(f"{file} is not a readable safetensors file ({reason}).") from None
-    return tensors
-
-
-def _refuse_other_layouts(path: Path, raw: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-    if "speculators_model_type" in raw or any(name.startswith("layers.") for name in tensors):
-        raise ModelFileError(
-            f"{path} is in another layout (speculators or EAGLE-1/2); only EAGLE-3 heads in "
-            "SpecForge's layout can be used."
-        )
-    for switch in _UNSUPPORTED_SWITCHES:
-        if raw.get(switch) or _section(raw, "eagle_config").get(switch):
-            raise ModelFileError(f"{path} asks for {switch}, which is not supported.")
-    if raw.get("num_hidden_layers", 1) != 1:
-        raise ModelFileError(
-            f"{path} has {raw['num_hidden_layers']} layers; only heads of one layer can be used."
-        )
-    if raw.get("hidden_act", "silu") != "silu":
-        raise ModelFileError(f"{path} asks for the activation {raw['hidden_act']}, not silu.")
-
-
-def _section(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = raw.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _config(
-    path: Path, raw: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], target: TargetShape
-) -> HeadConfig:
-    width = _integer(path, raw, "hidden_size")
-    made_for = raw.get("target_hidden_size", width)
-    for size in (width, made_for):
-        if size != target.hidden_size:
-            raise ModelFileError(
-                f"The draft head {path} is for hidden size {size}, its target has "
-                f"{target.hidden_size}; it was made for another model."
-            )
-    n_heads = _integer(path, raw, "num_attention_heads")
-    n_kv_heads = _integer(path, raw, "num_key_value_heads", n_heads)
-    # Published configs are wrong about the head size now and then; the weights are not.
-    q_rows = _tensor(path, tensors, "midlayer.self_attn.q_proj.weight").shape[0]
-    if q_rows % (2 * n_heads) or n_heads % n_kv_heads:
-        raise ModelFileError(
-            f"{path} has {q_rows} query rows, which {n_heads} heads in {n_kv_heads} groups cannot "
-            "share."
-        )
-    return HeadConfig(
-        hidden_size=width,
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
-        head_dim=q_rows // n_heads,
-        vocab_size=_tensor(path, tensors, "lm_head.weight").shape[0],
-        norm_eps=_number(path, raw, "rms_norm_eps", 1e-6),
-        rope_theta=_rope_theta(path, raw),
-        taps=_taps(path, raw, target),
+def _is_plain(
+    raw: Mapping[str, Any],
+    config: HeadConfig,
+    tensors: Mapping[str, torch.Tensor],
+    target: TargetShape,
+) -> bool:
+    options = (config.norm_before_residual, config.feature_norms, config.norm_output, config.window)
+    return (
+        not any(options)
+        and not any(name.endswith((".bias", "q_norm.weight")) for name in tensors)
+        and config.hidden_size == target.hidden_size
+        and "transformer_layer_config" not in raw
     )
 
 
-def _number(path: Path, raw: Mapping[str, Any], key: str, default: float) -> float:
-    value = raw.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ModelFileError(f"{path}: {key} in config.json must be a number above 0.")
-    return float(value)
+def _named(path: Path, stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors by SpecForge's names, without what training left."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in stored.items():
+        ours = name.removeprefix("model.")
+        if ours.startswith("layers.0."):
+            ours = "midlayer." + ours.removeprefix("layers.0.")
+        if ours in _LEFTOVERS or ours.endswith("rotary_emb.inv_freq"):
+            continue
+        if ours in tensors:
+            raise ModelFileError(f"{path} has {ours} twice, under two names.")
+        tensors[ours] = tensor
+    return tensors
 
 
-def _integer(path: Path, raw: Mapping[str, Any], key: str, default: int = 0) -> int:
-    value = raw.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ModelFileError(f"{path}: {key} in config.json must be a whole number above 0.")
-    return value
-
-
-def _rope_theta(path: Path, raw: Mapping[str, Any]) -> float:
-    """The RoPE base; newer configs keep it in `rope_parameters`. Scaled RoPE is refused."""
-    for key in ("rope_scaling", "rope_parameters"):
-        kind = _section(raw, key).get("rope_type", _section(raw, key).get("type", "default"))
-        if kind != "default":
-            raise ModelFileError(f"{path} asks for RoPE scaling {kind!r}, which is not supported.")
-    nested = _section(raw, "rope_parameters")
-    return _number(path, nested if "rope_theta" in nested else raw, "rope_theta", 10000.0)
-
-
-def _taps(path: Path, raw: Mapping[str, Any], target: TargetShape) -> tuple[int, int, int]:
-    """SpecForge's layer ids mean outputs, and the output of a layer is the next one's input."""
-    key = "eagle_aux_hidden_state_layer_ids"
-    ids = _section(raw, "eagle_config").get(key, raw.get(key))
-    if ids is None:
-        taps = (2, target.n_layers // 2, target.n_layers - 3)
-    elif isinstance(ids, list) and len(ids) == 3 and all(isinstance(i, int) for i in ids):
-        taps = (ids[0] + 1, ids[1] + 1, ids[2] + 1)
-    else:
-        raise ModelFileError(f"{path}: {key} in config.json must list three layers.")
-    if min(taps) < 0 or max(taps) >= target.n_layers:
-        raise ModelFileError(
-            f"The draft head {path} reads the inputs of layers {taps}, but its target has "
-            f"{target.n_layers} layers; it was made for another model."
-        )
-    return taps
+def _check_layout(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Says what it is that is no EAGLE-3 head, and that sizes can be read from the tensors."""
+    for part, what in (
+        ("layers.1.", "has more than one layer"),
+        ("_a_proj", "has latent attention (as DeepSeek's)"),
+        ("mlp.experts", "has experts of its own"),
+        ("_scale", "is quantised"),
+    ):
+        if any(part in name for name in tensors):
+            raise ModelFileError(f"{path} {what}, which is not supported.")
+    fc = _tensor(path, tensors, "fc.weight")
+    two_inputs = fc.dim() == 2 and fc.shape[1] == 2 * fc.shape[0]
+    if two_inputs and "midlayer.hidden_norm.weight" not in tensors:
+        raise ModelFileError(f"{path} is an EAGLE-1 or EAGLE-2 head; an EAGLE-3 one is needed.")
+    names = (
+        *(f"{_ATTENTION}{name}_proj.weight" for name in "qk"),
+        f"{_MLP}gate_proj.weight",
+        "lm_head.weight",
+        "fc.weight",
+    )
+    for name in names:
+        tensor = _tensor(path, tensors, name)
+        if tensor.dim() != 2 or 0 in tensor.shape:
+            raise ModelFileError(f"{path}: {name} has shape {list(tensor.shape)}.")
 
 
 def _check_tensors(
     path: Path, config: HeadConfig, tensors: Mapping[str, torch.Tensor], target: TargetShape
 ) -> None:
-    shapes = _expected_shapes(config, tensors, target)
-    optional = {"d2t", "t2d", "embed_tokens.weight", *_IGNORED}
-    unknown = sorted(tensors.keys() - shapes.keys() - optional)
+    shapes = _shapes(config, tensors, target)
+    optional = _optional_shapes(config, tensors, target)
+    unknown = sorted(tensors.keys() - shapes.keys() - optional.keys() - {"d2t", "t2d"})
     if unknown:
-        raise ModelFileError(f"{path} has a tensor {unknown[0]} that EAGLE-3 heads do not have.")
-    for name, shape in shapes.items():
+        raise ModelFileError(
+            f"{path} has a tensor {unknown[0][:100]} that its config.json does not ask for, and "
+            "that EAGLE-3 heads do not have."
+        )
+    if config.hidden_size != target.hidden_size and "embed_tokens.weight" not in tensors:
+        raise ModelFileError(
+            f"The draft head {path} has hidden size {config.hidden_size}, its target "
+            f"{target.hidden_size}, and it brings no embeddings of its own."
+        )
+    for name, shape in (shapes | {n: s for n, s in optional.items() if n in tensors}).items():
         tensor = _tensor(path, tensors, name)
         if tuple(tensor.shape) != shape:
             raise ModelFileError(
                 f"{path}: {name} has shape {list(tensor.shape)} instead of {list(shape)}."
             )
-        if not tensor.is_floating_point() or tensor.element_size() < 2:
+        if tensor.dtype not in _FLOATS:
             raise ModelFileError(
                 f"{path}: {name} is stored as {tensor.dtype}; float16, bfloat16 or float32 is "
                 "needed."
             )
-        if not bool(torch.isfinite(tensor).all()):
+        if not _is_finite(tensor):
             raise ModelFileError(f"{path} is damaged: {name} has values that are not numbers.")
 
 
-def _expected_shapes(
+def _shapes(
     config: HeadConfig, tensors: Mapping[str, torch.Tensor], target: TargetShape
 ) -> dict[str, tuple[int, ...]]:
     width, inner = config.hidden_size, config.n_heads * config.head_dim
-    kv_inner = config.n_kv_heads * config.head_dim
-    gate = tensors.get("midlayer.mlp.gate_proj.weight")
-    mlp = gate.shape[0] if gate is not None and gate.dim() == 2 else 0
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(_NORMS, (width,))
-    shapes |= {
+    kv_inner, mlp = config.n_kv_heads * config.head_dim, _mlp_size(tensors)
+    shapes: dict[str, tuple[int, ...]] = {
+        "midlayer.input_layernorm.weight": (width,),
+        "midlayer.hidden_norm.weight": (width,),
+        "midlayer.post_attention_layernorm.weight": (width,),
+        "norm.weight": (width,),
         "fc.weight": (width, 3 * target.hidden_size),
-        f"{_LAYER}self_attn.q_proj.weight": (inner, 2 * width),
-        f"{_LAYER}self_attn.k_proj.weight": (kv_inner, 2 * width),
-        f"{_LAYER}self_attn.v_proj.weight": (kv_inner, 2 * width),
-        f"{_LAYER}self_attn.o_proj.weight": (width, inner),
-        f"{_LAYER}mlp.gate_proj.weight": (mlp, width),
-        f"{_LAYER}mlp.up_proj.weight": (mlp, width),
-        f"{_LAYER}mlp.down_proj.weight": (width, mlp),
+        f"{_ATTENTION}q_proj.weight": (inner, 2 * width),
+        f"{_ATTENTION}k_proj.weight": (kv_inner, 2 * width),
+        f"{_ATTENTION}v_proj.weight": (kv_inner, 2 * width),
+        f"{_ATTENTION}o_proj.weight": (width, inner),
+        f"{_MLP}gate_proj.weight": (mlp, width),
+        f"{_MLP}up_proj.weight": (mlp, width),
+        f"{_MLP}down_proj.weight": (width, mlp),
         "lm_head.weight": (config.vocab_size, width),
     }
-    if "embed_tokens.weight" in tensors:
-        shapes["embed_tokens.weight"] = (target.vocab_size, width)
+    if config.feature_norms == 1:
+        shapes["input_norm.weight"] = (3 * target.hidden_size,)
+    if config.feature_norms == 3:
+        shapes |= {f"fc_norm.{tap}.weight": (target.hidden_size,) for tap in range(3)}
+    # Whether there are biases is seen here: configs repeat what the target has. All or none of
+    # what one product adds.
+    for group in (("q", "k", "v"), ("gate", "up")):
+        place = _ATTENTION if "q" in group else _MLP
+        names = [f"{place}{name}_proj" for name in group]
+        if any(f"{name}.bias" in tensors for name in names):
+            shapes |= {f"{name}.bias": shapes[f"{name}.weight"][:1] for name in names}
+    if f"{_ATTENTION}q_norm.weight" in tensors:
+        shapes |= {f"{_ATTENTION}{name}_norm.weight": (config.head_dim,) for name in "qk"}
     return shapes
+
+
+def _optional_shapes(
+    config: HeadConfig, tensors: Mapping[str, torch.Tensor], target: TargetShape
+) -> dict[str, tuple[int, ...]]:
+    width = (config.hidden_size,)
+    return {
+        "embed_tokens.weight": (target.vocab_size, config.hidden_size),
+        "fc.bias": width,
+        f"{_ATTENTION}o_proj.bias": width,
+        f"{_MLP}down_proj.bias": width,
+    }
+
+
+def _mlp_size(tensors: Mapping[str, torch.Tensor]) -> int:
+    return tensors[f"{_MLP}gate_proj.weight"].shape[0]
 
 
 def _tensor(path: Path, tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
@@ -285,26 +214,43 @@ def _tensor(path: Path, tensors: Mapping[str, torch.Tensor], name: str) -> torch
     return tensors[name]
 
 
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Looks at a part at a time: embeddings can be a gigabyte."""
+    rows = max(1, _CHUNK // max(1, tensor[0].numel()))
+    return all(bool(torch.isfinite(part).all()) for part in torch.split(tensor, rows))
+
+
 def _target_ids(
     path: Path, raw: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], target: TargetShape
 ) -> torch.Tensor:
-    n_draft = tensors["lm_head.weight"].shape[0]
-    offsets = tensors.get("d2t", torch.zeros(n_draft, dtype=torch.int64))
-    if offsets.shape != (n_draft,) or offsets.is_floating_point():
+    n_draft, known = tensors["lm_head.weight"].shape[0], tensors.get("t2d")
+    offsets = tensors.get("d2t", torch.zeros(min(n_draft, target.vocab_size), dtype=torch.int64))
+    if known is not None and (known.dim() != 1 or known.dtype not in (torch.bool, *_INTEGERS)):
+        raise ModelFileError(
+            f"{path} is damaged: t2d must say of each token whether it is drafted."
+        )
+    vocab_size = integer(path, raw, "vocab_size", target.vocab_size)
+    if known is not None:
+        vocab_size = known.shape[0]
+    if vocab_size != target.vocab_size or n_draft > target.vocab_size:
+        raise _other_vocabulary(path, max(vocab_size, n_draft), target)
+    if offsets.shape != (n_draft,) or offsets.dtype not in _INTEGERS:
         raise ModelFileError(
             f"{path}: d2t must hold one whole number for each of {n_draft} tokens."
         )
     ids = torch.arange(n_draft) + offsets.to(torch.int64)
-    known = tensors.get("t2d")
-    vocab_size = raw.get("vocab_size", target.vocab_size)
-    if known is not None:
-        vocab_size = known.shape[0]
-    if vocab_size != target.vocab_size or not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
-        raise ModelFileError(
-            f"The draft head {path} drafts from a vocabulary of "
-            f"{max(vocab_size, int(ids.max()) + 1)} tokens, its target has {target.vocab_size}; it "
-            "was made for another model."
-        )
-    if len(set(ids.tolist())) != n_draft or (known is not None and not bool(known[ids].all())):
+    if not 0 <= int(ids.min()) <= int(ids.max()) < target.vocab_size:
+        raise _other_vocabulary(path, int(ids.max()) + 1, target)
+    # With the target's own vocabulary, trainers leave a t2d of zeros behind.
+    if n_draft == target.vocab_size:
+        known = None
+    if len(torch.unique(ids)) != n_draft or (known is not None and not bool(known[ids].all())):
         raise ModelFileError(f"{path} is damaged: its tables d2t and t2d do not agree.")
     return ids
+
+
+def _other_vocabulary(path: Path, size: int, target: TargetShape) -> ModelFileError:
+    return ModelFileError(
+        f"The draft head {path} drafts from a vocabulary of {size} tokens, its target has "
+        f"{target.vocab_size}; it was made for another model."
+    )

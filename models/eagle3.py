@@ -10,16 +10,16 @@ a key/value cache. The pairs of a draft tree lie behind them, each seeing the co
 own ancestors and itself, and are thrown away with the tree.
 
 With one layer, keys and values of a committed pair depend on it alone: a prompt costs two matrix
-products, and attention runs only for the last pair, the root of the next tree. A level is made
-cheap, as much of a small head's time is launching operations: norms' weights and attention's scale
-are folded into the matrix that follows, query, key and value (and gate and up) are one product, and
-RoPE is one complex product, for which each head's rotated halves are interleaved in the weights.
+products, and attention runs only for the last pair, the root of the next tree.
+
+Heads are published with options (`headconfig` names them): features may be normalised before fc,
+norm_hidden(f) may take the place of f as residual, norm(h) that of h on the next level, and
+attention may see a window only.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +27,9 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from specfit.models.checkpoint import HeadCheckpoint, HeadConfig, TargetShape, read_checkpoint
+from specfit.models.checkpoint import HeadCheckpoint, TargetShape, read_checkpoint
 from specfit.models.embeddings import TokenEmbeddings, TokenIds
+from specfit.models.headweights import HeadWeights, Rotations, times
 
 __all__ = ["Eagle3Head", "TargetShape"]
 
@@ -39,53 +40,6 @@ Probs = NDArray[np.float64]
 _COMMIT_CHUNK = 512
 _FIRST_ROWS = 1024
 _FIRST_SLOTS = 128
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """Matrices laid out for x @ W, norms folded in; `fc` is float32, the others as stored.
-
-    qkv: [2 * width, (heads + 2 * kv heads) * head_dim], embedding's half of the rows first.
-    """
-
-    fc: torch.Tensor
-    qkv: torch.Tensor
-    out: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
-    vocab: torch.Tensor
-
-    @classmethod
-    def of(cls, checkpoint: HeadCheckpoint, device: torch.device) -> _Weights:
-        config = checkpoint.config
-        stored = checkpoint.tensors["lm_head.weight"].dtype
-        # CPUs compute fastest in float32; a GPU in what the checkpoint has.
-        dtype = stored if device.type == "cuda" else torch.float32
-
-        def get(name: str) -> torch.Tensor:
-            return checkpoint.tensors[f"{name}.weight"].float()
-
-        def ready(matrix: torch.Tensor, dtype: torch.dtype = dtype) -> torch.Tensor:
-            return matrix.t().contiguous().to(device, dtype)
-
-        query, key, value = (get(f"midlayer.self_attn.{name}_proj") for name in "qkv")
-        rotated = [
-            _interleaved(query * config.head_dim**-0.5, config.head_dim),
-            _interleaved(key, config.head_dim),
-        ]
-        # Inputs come scaled to norm 1 instead of mean square 1.
-        scale = config.hidden_size**0.5
-        norms = torch.cat([get("midlayer.input_layernorm"), get("midlayer.hidden_norm")]) * scale
-        gate_up = torch.cat([get("midlayer.mlp.gate_proj"), get("midlayer.mlp.up_proj")])
-        return cls(
-            # Features come unnormalised and can be huge: too much for float16.
-            fc=ready(get("fc"), torch.float32),
-            qkv=ready(torch.cat([*rotated, value]) * norms),
-            out=ready(get("midlayer.self_attn.o_proj")),
-            gate_up=ready(gate_up * get("midlayer.post_attention_layernorm") * scale),
-            down=ready(get("midlayer.mlp.down_proj")),
-            vocab=ready(get("lm_head") * get("norm") * scale),
-        )
 
 
 class Eagle3Head:
@@ -102,14 +56,19 @@ class Eagle3Head:
         self._embeddings = embeddings if own is None else TokenEmbeddings.of_table(own)
         self._config = checkpoint.config
         self._device = torch.device(device)
-        self._weights = _Weights.of(checkpoint, self._device)
+        self._weights = HeadWeights.of(checkpoint, self._device)
         self._target_ids = checkpoint.target_ids.numpy().astype(np.int32)
         config = self._config
         self._half = self._weights.qkv.dtype != torch.float32
         self._query_size = config.n_heads * config.head_dim
-        self._epsilon = torch.tensor((config.hidden_size * config.norm_eps) ** 0.5).to(device)
-        self._rope = _Rope(config, self._device)
+        self._epsilon = self._epsilon_of(config.hidden_size)
+        self._head_epsilon = self._epsilon_of(config.head_dim)
+        self._feature_epsilon = self._epsilon_of(self.n_features // max(1, config.feature_norms))
+        self._rope = Rotations(config, self._device)
         self._forget()
+
+    def _epsilon_of(self, width: int) -> torch.Tensor:
+        return torch.tensor((width * self._config.norm_eps) ** 0.5).to(self._device)
 
     def _forget(self) -> None:
         """Takes a new, empty cache."""
@@ -132,10 +91,10 @@ class Eagle3Head:
         target: TargetShape,
         device: str = "cpu",
     ) -> Eagle3Head:
-        """Loads a head: a folder with config.json and *.safetensors, or the file itself.
+        """Loads a head: a folder with config.json and the weights, or the weights' file.
 
-        device: "cpu" or "cuda". Raises ModelFileError if the checkpoint is damaged or was not made
-        for this target.
+        device: "cpu", or a GPU by torch's name. Raises ModelFileError if the checkpoint is damaged
+        or was not made for this target.
         """
         return cls(read_checkpoint(path, target), embeddings, device)
 
@@ -243,7 +202,13 @@ class Eagle3Head:
         self._depths[slots] = depth
         self._bias[slots] = self._bias[parents]
         self._bias[slots, slots] = 0
+        window = self._config.window
+        if 0 < window <= depth:
+            gone = np.flatnonzero(self._depths[:first] <= depth - window)
+            self._bias[np.ix_(slots, gone)] = -np.inf
         hidden = self._hidden.index_select(0, torch.from_numpy(parents).to(self._device))
+        if self._weights.output is not None:
+            hidden = self._normed(hidden, self._epsilon) * self._weights.output
         # Slot 0 is a committed pair, so slot s lies s - 1 rows behind them.
         hidden = self._layer(
             hidden,
@@ -257,7 +222,11 @@ class Eagle3Head:
         return slots.astype(np.int32), *self._best(hidden, k)
 
     def _projected(self, features: torch.Tensor) -> torch.Tensor:
-        return features.to(self._device, torch.float32) @ self._weights.fc
+        features = features.to(self._device, torch.float32)
+        if self._config.feature_norms:
+            parts = features.reshape(len(features), self._config.feature_norms, -1)
+            features = self._normed(parts, self._feature_epsilon).flatten(1)
+        return times(features, self._weights.fc, self._weights.fc_bias)
 
     def _inputs(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """[m, 2 * width]: embedding and hidden state, each scaled to norm 1."""
@@ -267,15 +236,22 @@ class Eagle3Head:
         return self._unit(torch.stack((rows, hidden), 1)).view(len(rows), -1)
 
     def _unit(self, x: torch.Tensor) -> torch.Tensor:
-        """x / sqrt(|x|^2 + width * eps): RMS norm but for a factor that the weights have."""
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        normed = x / length.hypot_(self._epsilon)
+        """Scaled to norm 1, in the type of the weights."""
+        normed = self._normed(x, self._epsilon)
         return normed.to(self._weights.qkv.dtype) if self._half else normed
+
+    @staticmethod
+    def _normed(x: torch.Tensor, epsilon: torch.Tensor) -> torch.Tensor:
+        """x / sqrt(|x|^2 + epsilon^2): RMS norm but for a factor that the weights have."""
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x / length.hypot_(epsilon)
 
     def _append(self, hidden: torch.Tensor, tokens: torch.Tensor) -> None:
         """Writes keys and values of committed pairs."""
         start, m = self._n_pairs, len(tokens)
-        keys_values = self._inputs(hidden, tokens) @ self._weights.qkv[:, self._query_size :]
+        weights, queries = self._weights, self._query_size
+        bias = None if weights.qkv_bias is None else weights.qkv_bias[queries:]
+        keys_values = times(self._inputs(hidden, tokens), weights.qkv[:, queries:], bias)
         rotation = self._rope.at(start, start + m)
         self._cache[start : start + m] = self._rotated(
             keys_values, self._config.n_kv_heads, rotation
@@ -283,14 +259,17 @@ class Eagle3Head:
         self._n_pairs += m
 
     def _rotated(self, x: torch.Tensor, n_heads: int, rotation: torch.Tensor) -> torch.Tensor:
-        """x [m, …] with its first n_heads heads rotated in place.
+        """x [m, …] with its first n_heads heads, the last of which are keys, rotated in place.
 
         rotation: complex64 [m or 1, 1, head_dim / 2].
         """
-        size = n_heads * self._config.head_dim
+        size, norms = n_heads * self._config.head_dim, self._weights.head_norms
         heads = x[:, :size].float() if self._half else x[:, :size]
+        if norms is not None:
+            split = self._normed(heads.view(len(x), n_heads, -1), self._head_epsilon)
+            heads = (split * norms[-n_heads:]).flatten(1)
         torch.view_as_complex(heads.view(len(x), n_heads, -1, 2)).mul_(rotation)
-        if self._half:
+        if self._half or norms is not None:
             x[:, :size] = heads
         return x
 
@@ -304,26 +283,33 @@ class Eagle3Head:
     ) -> torch.Tensor:
         """The decoder layer over m pairs at one position; their keys go to cache rows row…row+m-1.
 
-        All rows up to those are seen, except where bias [m, last rows] says -inf.
+        All rows up to those, within the window, are seen, except where bias [m, last rows] says
+        -inf.
         Returns the next hidden states, float32 [m, width].
         """
         config, weights, m = self._config, self._weights, len(tokens)
-        qkv = self._inputs(hidden, tokens) @ weights.qkv
+        inputs = self._inputs(hidden, tokens)
+        if weights.residual is not None:
+            hidden = inputs[:, config.hidden_size :] * weights.residual
+        qkv = times(inputs, weights.qkv, weights.qkv_bias)
         rotation = self._rope.at(position, position + 1)
         qkv = self._rotated(qkv, config.n_heads + config.n_kv_heads, rotation)
         self._cache[row : row + m] = qkv[:, self._query_size :]
-        attended = self._attention(qkv[:, : self._query_size], row + m, bias)
-        hidden = hidden + attended @ weights.out
-        gate, up = (self._unit(hidden) @ weights.gate_up).chunk(2, -1)
-        return hidden + (F.silu(gate) * up) @ weights.down
+        # Committed pairs lie in the rows of their positions.
+        first = min(max(0, position + 1 - config.window), self._n_pairs) if config.window else 0
+        attended = self._attention(qkv[:, : self._query_size], first, row + m, bias)
+        hidden = hidden + times(attended, weights.out, weights.out_bias)
+        gated = times(self._unit(hidden), weights.gate_up, weights.gate_up_bias)
+        gate, up = gated.chunk(2, -1)
+        return hidden + times(F.silu(gate) * up, weights.down, weights.down_bias)
 
     def _attention(
-        self, query: torch.Tensor, n_rows: int, bias: NDArray[np.float32] | None
+        self, query: torch.Tensor, first: int, end: int, bias: NDArray[np.float32] | None
     ) -> torch.Tensor:
-        """Attention of m queries [m, heads * head_dim] over the first cache rows."""
-        config, m = self._config, len(query)
+        """Attention of m queries [m, heads * head_dim] over the cache rows from first to end."""
+        config, m, n_rows = self._config, len(query), end - first
         n_kv, size = config.n_kv_heads, config.head_dim
-        keys, values = self._cache[:n_rows].view(n_rows, 2, n_kv, size).unbind(1)
+        keys, values = self._cache[first:end].view(n_rows, 2, n_kv, size).unbind(1)
         grouped = query.reshape(m, n_kv, -1, size).transpose(0, 1).reshape(n_kv, -1, size)
         scores = torch.bmm(grouped, keys.permute(1, 2, 0))
         if self._half:
@@ -379,34 +365,3 @@ class Eagle3Head:
             hidden = torch.empty(size, self._config.hidden_size, device=self._device)
             hidden[:old] = self._hidden
             self._hidden = hidden
-
-
-class _Rope:
-    """Rotations e^(i * position * frequency), tabled as far as they were asked for.
-
-    Not bounded by a checkpoint's max_position_embeddings: heads trained on 2048 positions are used
-    on whatever context their target has.
-    """
-
-    def __init__(self, config: HeadConfig, device: torch.device) -> None:
-        steps = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-        self._frequencies = config.rope_theta**-steps
-        self._device = device
-        self._table = self._rotations(_FIRST_ROWS)
-
-    def at(self, start: int, end: int) -> torch.Tensor:
-        """complex64 [end - start, 1, head_dim / 2]"""
-        if end > len(self._table):
-            self._table = self._rotations(max(end, 2 * len(self._table)))
-        return self._table[start:end]
-
-    def _rotations(self, n: int) -> torch.Tensor:
-        angles = torch.arange(n, dtype=torch.float64)[:, None] * self._frequencies
-        table = torch.polar(torch.ones_like(angles), angles)
-        return table.to(torch.complex64).to(self._device)[:, None]
-
-
-def _interleaved(matrix: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Each head's rows in the order 0, d/2, 1, d/2 + 1, …: RoPE's pairs side by side."""
-    heads = matrix.view(-1, 2, head_dim // 2, matrix.shape[1])
-    return heads.transpose(1, 2).reshape(matrix.shape)

@@ -243,15 +243,6 @@ def test_without_d2t_the_draft_vocabulary_is_the_targets(tmp_path: Path) -> None
     assert head.propose(DRAFT_VOCAB)[0].max() == DRAFT_VOCAB - 1
 
 
-def test_taps_are_inputs_and_config_ids_are_outputs(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint()
-    assert checkpoint.load(tmp_path / "default").taps == (2, 4, 5)
-    checkpoint.config["eagle_aux_hidden_state_layer_ids"] = [0, 3, 6]
-    assert checkpoint.load(tmp_path / "top").taps == (1, 4, 7)
-    checkpoint.config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
-    assert checkpoint.load(tmp_path / "nested").taps == (2, 3, 4)
-
-
 def test_misuse_is_an_error(tmp_path: Path) -> None:
     checkpoint = make_checkpoint()
     head = checkpoint.load(tmp_path)

@@ -52,6 +52,8 @@ def scaled_head(model: SourceModel, source: Path, shape: Shape) -> ScaledHead:
     checkpoint = read_checkpoint(source, TargetShape(model.n_embd, model.n_vocab, model.n_layers))
     if "embed_tokens.weight" in checkpoint.tensors:
         raise ModelFileError(f"{source} has embeddings of its own, which cannot be scaled.")
+    if not checkpoint.is_plain:
+        raise ModelFileError(f"{source} has options beyond plain EAGLE-3, which cannot be scaled.")
     tensors = _scaled(checkpoint, model, shape)
     return ScaledHead(tensors, _scaled_config(source, checkpoint, model, shape, tensors))
 

@@ -1,0 +1,50 @@
+"""Values of a checkpoint's config.json, checked: JSON knows NaN, and numbers without bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specfit.models.errors import ModelFileError
+
+_LARGEST = 2**31
+
+
+def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The object under key, empty if there is none."""
+    value = config.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def number(path: Path, config: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    """A number above 0; `null` stands for the default. Raises ModelFileError."""
+    value = config.get(key)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
+        raise ModelFileError(
+            f"{path}: {key} in config.json must be a number above 0, but is {_shown(value)}."
+        )
+    return float(value)
+
+
+def integer(path: Path, config: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """A whole number above 0; `null` stands for the default. Raises ModelFileError."""
+    value = config.get(key)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _LARGEST:
+        raise ModelFileError(
+            f"{path}: {key} in config.json must be a whole number above 0, but is {_shown(value)}."
+        )
+    return value
+
+
+def _shown(value: object) -> str:
+    """What was found, short: the number of an absurd value can have thousands of digits."""
+    if value is None:
+        return "missing"
+    if isinstance(value, int) and not -_LARGEST < value < _LARGEST:
+        return "a number of absurd size"
+    return repr(value)[:40] if isinstance(value, int | float | str) else f"a {type(value).__name__}"
