@@ -1,7 +1,8 @@
-"""Clicks on what is not there any more.
+"""The mouse on what is not there any more, while an answer's blocks are replaced.
 
-A widget that was removed stays on Textual's map of the screen until the screen is laid out anew. A
-click there, while an answer's blocks are replaced, looked for the parent that it no longer has.
+A widget that was removed stays on Textual's map of the screen until the screen is laid out anew,
+and a click there looked for the parent that it no longer has. Text that became shorter was looked
+for where it had been selected.
 """
 
 from __future__ import annotations
@@ -11,8 +12,22 @@ from textual.app import App
 from textual.screen import Screen
 
 
+class ChangingScreen(Screen[None]):
+    """A screen whose text may change under a selection, which is then none."""
+
+    def get_selected_text(self) -> str | None:
+        try:
+            return super().get_selected_text()
+        except IndexError:
+            self.clear_selection()
+            return None
+
+
 class ClicksOnWhatIsThere(App[None]):
     """Ignores the mouse over a widget that has been removed."""
+
+    def get_default_screen(self) -> Screen[None]:
+        return ChangingScreen(id="_default")
 
     async def on_event(self, event: events.Event) -> None:
         if not (isinstance(event, events.MouseDown | events.MouseMove) and self._is_gone(event)):

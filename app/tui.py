@@ -288,9 +288,9 @@ class ChatApp(KeysInOrder, LoadingActions):
             self.last_report = report
         else:
             question = self.session.take_back()
-            await self.show_conversation()
-            if question is not None:
+            if question is not None:  # before anything that takes time: the chat may be left
                 self.composer.restore(attachments.split_files(question)[0])
+            await self.show_conversation()
         if job.error is not None:
             await self.conversation.add(Note(job.error, error=True))
         self._tell_trouble()

@@ -1,9 +1,11 @@
-"""The mouse over what has just been removed."""
+"""The mouse over what has just been removed, or has become shorter."""
 
 from __future__ import annotations
 
 from textual import events
 from textual.app import ComposeResult
+from textual.geometry import Offset
+from textual.selection import Selection
 from textual.widgets import Static
 
 from specfit.app.clicks import ClicksOnWhatIsThere
@@ -32,3 +34,18 @@ async def test_a_click_on_a_removed_widget_is_ignored_and_others_are_not() -> No
         await app.on_event(mouse(events.MouseDown, 1))
         assert app.screen._select_state is not None
         first._parent = page
+
+
+async def test_a_selection_of_text_that_became_shorter_is_none() -> None:
+    app = Page()
+    async with app.run_test() as pilot:
+        text = app.query(Static).first()
+        text.update("one\ntwo")
+        await pilot.pause()
+        app.screen.selections = {text: Selection(Offset(0, 1), Offset(3, 1))}
+        assert app.screen.get_selected_text() == "two"
+        text.update("one")
+        await pilot.pause()
+        app.screen.selections = {text: Selection(Offset(0, 1), Offset(3, 1))}
+        assert not app.screen.get_selected_text()
+        assert not app.screen.selections
