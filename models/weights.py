@@ -168,15 +168,15 @@ def _refuse_unsound_pickle(file: Path) -> None:
             )
 
 
-def _calls(file: Path, program: bytes) -> set[str]:
-    """The functions and types, "module name", that a pickle asks for."""
-    calls = set()
+def _calls(file: Path, program: bytes) -> list[str]:
+    """The functions and types, "module name", that a pickle asks for, in its order."""
+    calls = []
     try:
         for operation, argument, _ in pickletools.genops(program):
             if operation.name in ("GLOBAL", "INST"):
-                calls.add(str(argument))
+                calls.append(str(argument))
             elif operation.name in ("STACK_GLOBAL", "EXT1", "EXT2", "EXT4"):
-                calls.add(f"something {operation.name}")
+                calls.append(f"something {operation.name}")
     except Exception as error:  # genops raises what it meets
         raise ModelFileError(
             f"{file} is not a readable PyTorch file ({_first_line(error)})."
