@@ -1,21 +1,22 @@
 """specfit-batch: answers to a file of prompts, one JSON line each.
 
-What is written is always whole lines: each answer is one write, synced to the disk before the next
-begins, and a write that fails half way (a full disk) is taken back.
+What is written is always whole lines: each answer is one write, synced to the disk, and a write
+that fails half way (a full disk) is taken back. The same command goes on where it was stopped.
 """
 
 from __future__ import annotations
 
-import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from .batch_choice import BatchChoice
+from .batch_parameters import MOST_COMPLETIONS, Parameters
 from .entry import AppError, run
-from .interrupts import Interrupts
-from .lines_out import LinesOut
 from .options import (
+    MAX_INT,
     NO_LIMIT,
     ModelChoice,
     SamplingChoice,
@@ -24,23 +25,84 @@ from .options import (
     predict_option,
     sampling_options,
     spec_option,
-    token_limit,
 )
-from .prompts import BadLine, Prompt, read_prompts
 
-if TYPE_CHECKING:
-    from specfit.backend import Engine, Report, Sampling, Spec
+
+class _Lines(click.IntRange):
+    """A number of lines; None is "auto"."""
+
+    name = "number"
+
+    def __init__(self) -> None:
+        super().__init__(1, MAX_INT)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return None if value == "auto" else super().convert(value, param, ctx)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("source", metavar="IN.jsonl", type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path, allow_dash=True))
 @click.option(
     "-o",
     "--output",
     metavar="OUT.jsonl",
     type=click.Path(path_type=Path),
     required=True,
-    help="File for the answers; one that has content is left alone.",
+    help="File for the answers. One that is there is gone on with: what this model has answered "
+    "with these parameters is not answered again.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["specfit", "openai"]),
+    default="specfit",
+    help="Form of the answers; openai: that of OpenAI's Batch API.",
+)
+@click.option(
+    "--input",
+    "kind",
+    type=click.Choice(["auto", "json", "text"]),
+    default="auto",
+    help='Form of the lines. Default: JSON if any of them begins with "{", else text.',
+)
+@click.option("--system", metavar="TEXT", help="System message of lines that bring none.")
+@click.option(
+    "--template",
+    metavar="TEXT",
+    help='Prompt made of a line\'s fields, such as "Translate: {text}"; "{{" is a brace.',
+)
+@click.option(
+    "-np",
+    "--parallel",
+    type=_Lines(),
+    metavar="N|auto",
+    default="auto",
+    help="Lines answered at once. Default: as many as are fastest here.",
+)
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="The same text, to the byte, in every run on this machine: one line at a time, by a "
+    "planner that learns nothing.",
+)
+@click.option("--retry-errors", is_flag=True, help="Do the lines that failed again.")
+@click.option(
+    "--completions",
+    type=click.IntRange(1, MOST_COMPLETIONS),
+    metavar="N",
+    default=1,
+    help="Answers to every line.",
+)
+@click.option(
+    "--stop",
+    multiple=True,
+    metavar="TEXT",
+    help="Ends an answer before this text; may be given more than once.",
+)
+@click.option(
+    "--json-progress",
+    is_flag=True,
+    help="Progress on stderr as lines of JSON, at most one a second.",
 )
 @model_options
 @sampling_options
@@ -53,113 +115,30 @@ def batch(
     sampling_choice: SamplingChoice,
     spec: str,
     predict: int,
+    **options: Any,
 ) -> None:
-    """Answer every line of IN.jsonl ("-": standard input).
+    """Answer every line of IN ("-": standard input).
 
-    A line is {"id": …, "prompt": "…"} or {"id": …, "messages": [{"role": …, "content": …}, …]}.
-    Its answer goes to OUT.jsonl as {"id", "text", "finish_reason", "usage", "speculation"}, in
-    the same order. A line that fails gives {"id", "error"}; the others are answered all the same,
-    and the exit code is 2.
+    A line is {"id": …, "prompt": "…"}, {"id": …, "messages": [{"role": …, "content": …}, …]}, a
+    request of OpenAI's Batch API, or plain text. Its answer goes to OUT.jsonl as {"key", "id",
+    "text", "finish_reason", "seed", "usage", "speculation"}, as soon as it is finished. A line that
+    fails gives {"key", "id", "error"}; the others are answered all the same, and the exit code
+    is 2. What a line says of temperature, top_k, top_p, min_p, seed, max_tokens, stop, n and system
+    goes before the options.
     """
+    wanted = BatchChoice(**options)
     mode = parse_spec(spec)
-    requests = read_prompts(source)
+    flags = Parameters(
+        **asdict(sampling_choice), max_tokens=predict, stop=wanted.stop, n=wanted.completions
+    )
+    found = wanted.reading.lines(source)
 
-    from .loading import loaded_engine
+    from .batch_work import answer_all
 
-    with (
-        Interrupts() as interrupts,
-        LinesOut(output) as out,
-        loaded_engine(choice, interrupts, drafting=mode.drafts) as engine,
-    ):
-        sampling = sampling_choice.over(engine.recommended_sampling)
-        worker = _Worker(engine, sampling, token_limit(predict), mode, interrupts)
-        failed = _answer_all(requests, worker, out)
+    failed = answer_all(found, source, output, wanted, choice, flags, mode)
     if failed:
-        lines = "line" if failed == 1 else "lines"
-        raise AppError(
-            f'{failed} of {len(requests)} {lines} failed; {output} says why under "error"'
-        )
-
-
-class _Worker:
-    """Answers single requests on one engine."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        sampling: Sampling,
-        max_tokens: int | None,
-        spec: Spec,
-        interrupts: Interrupts,
-    ) -> None:
-        self._engine = engine
-        self._sampling = sampling
-        self._max_tokens = max_tokens
-        self._spec = spec
-        self._interrupts = interrupts
-
-    def answer(self, request: Prompt | BadLine) -> dict[str, Any]:
-        """The output record for `request`; raises KeyboardInterrupt on Ctrl-C."""
-        from specfit.backend import SpecfitError
-
-        self._interrupts.check()
-        if isinstance(request, BadLine):
-            return {"id": request.id, "error": request.error}
-        try:
-            return {"id": request.id, **_record(self._generate(request), str(self._spec))}
-        except SpecfitError as error:
-            return {"id": request.id, "error": str(error)}
-
-    def _generate(self, prompt: Prompt) -> Report:
-        generation = self._engine.generate(
-            messages=list(prompt.messages),
-            sampling=self._sampling,
-            max_tokens=self._max_tokens,
-            spec=self._spec,
-        )
-        self._interrupts.on_interrupt = generation.stop
-        for _piece in generation:
-            pass
-        self._interrupts.on_interrupt = None
-        self._interrupts.check()
-        return generation.report
-
-
-def _answer_all(requests: list[Prompt | BadLine], worker: _Worker, out: LinesOut) -> int:
-    """Answers and writes every request in order; returns how many failed."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    failed = 0
-    console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
-        for request in bar.track(requests):
-            record = worker.answer(request)
-            out.write(record)
-            failed += "error" in record
-    return failed
-
-
-def _record(report: Report, mode: str) -> dict[str, Any]:
-    """An answer as the output file has it, less its id."""
-    return {
-        "text": report.text,
-        "finish_reason": report.finish_reason,
-        "usage": {
-            "prompt_tokens": report.prompt_tokens,
-            "completion_tokens": report.completion_tokens,
-            "total_tokens": report.prompt_tokens + report.completion_tokens,
-        },
-        "speculation": {
-            "mode": mode,
-            "cycles": report.cycles,
-            "drafted": report.drafted,
-            "accepted": report.accepted,
-            "mean_acceptance_length": report.means.mean_acceptance_length,
-            "rows_per_cycle": report.means.rows_per_cycle,
-        },
-    }
+        lines = "line" if len(found) == 1 else "lines"
+        raise AppError(f'{failed} of {len(found)} {lines} failed; {output} says why under "error"')
 
 
 def main() -> None:

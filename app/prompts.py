@@ -54,79 +54,79 @@ def parse_line(line: bytes, number: int) -> Prompt | BadLine:
     """One line of a prompts file."""
     known_id: Id | None = None
     try:
-        record = _parse_json(line)
-        known_id = _id_of(record)
-        return Prompt(number, known_id, tuple(_messages_of(record)))
-    except _LineError as error:
+        record = parse_object(line)
+        known_id = id_of(record)
+        return Prompt(number, known_id, tuple(messages_of(record)))
+    except LineError as error:
         return BadLine(number, known_id, f"line {number}: {error}")
 
 
-class _LineError(Exception):
+class LineError(Exception):
     """What is wrong with a line."""
 
 
-def _parse_json(line: bytes) -> dict[str, object]:
+def parse_object(line: bytes) -> dict[str, object]:
     try:
         record = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise _LineError("not UTF-8 text") from error
+        raise LineError("not UTF-8 text") from error
     except json.JSONDecodeError as error:
-        raise _LineError(f"not JSON: {error.msg} at column {error.colno}") from error
+        raise LineError(f"not JSON: {error.msg} at column {error.colno}") from error
     except (ValueError, RecursionError) as error:  # numbers or nesting beyond all reason
-        raise _LineError(f"not JSON that can be read: {error}") from error
+        raise LineError(f"not JSON that can be read: {error}") from error
     if not isinstance(record, dict):
-        raise _LineError('not a JSON object with an "id" and a "prompt" or "messages"')
+        raise LineError('not a JSON object with an "id" and a "prompt" or "messages"')
     return record
 
 
-def _id_of(record: dict[str, object]) -> Id:
+def id_of(record: dict[str, object]) -> Id:
     if "id" not in record:
-        raise _LineError('"id" is missing')
+        raise LineError('"id" is missing')
     found = record["id"]
     if isinstance(found, str):
-        return _whole_text(found, '"id"')
+        return whole_text(found, '"id"')
     if isinstance(found, int) and not isinstance(found, bool):
         return found
-    raise _LineError('"id" must be a text or a whole number')
+    raise LineError('"id" must be a text or a whole number')
 
 
-def _messages_of(record: dict[str, object]) -> Iterator[Message]:
+def messages_of(record: dict[str, object]) -> Iterator[Message]:
     if "prompt" in record and "messages" in record:
-        raise _LineError('has both "prompt" and "messages"; give one')
+        raise LineError('has both "prompt" and "messages"; give one')
     if "prompt" in record:
-        yield {"role": "user", "content": _text(record["prompt"], '"prompt"')}
+        yield {"role": "user", "content": filled_text(record["prompt"], '"prompt"')}
         return
     if "messages" not in record:
-        raise _LineError('has neither "prompt" nor "messages"')
+        raise LineError('has neither "prompt" nor "messages"')
     messages = record["messages"]
     if not isinstance(messages, list) or not messages:
-        raise _LineError('"messages" must be a list with at least one message')
+        raise LineError('"messages" must be a list with at least one message')
     for index, message in enumerate(messages):
         yield _message(message, f'"messages"[{index}]')
 
 
 def _message(message: object, where: str) -> Message:
     if not isinstance(message, dict):
-        raise _LineError(f'{where} must be an object with "role" and "content"')
+        raise LineError(f'{where} must be an object with "role" and "content"')
     role = message.get("role")
     if role not in ROLES:
-        raise _LineError(f'{where}: "role" must be one of {", ".join(ROLES)}')
+        raise LineError(f'{where}: "role" must be one of {", ".join(ROLES)}')
     content = message.get("content")
     if not isinstance(content, str):
-        raise _LineError(f'{where}: "content" must be a text')
-    return {"role": role, "content": _whole_text(content, f'{where}: "content"')}
+        raise LineError(f'{where}: "content" must be a text')
+    return {"role": role, "content": whole_text(content, f'{where}: "content"')}
 
 
-def _text(value: object, where: str) -> str:
+def filled_text(value: object, where: str) -> str:
     if not isinstance(value, str) or not value:
-        raise _LineError(f"{where} must be a text that is not empty")
-    return _whole_text(value, where)
+        raise LineError(f"{where} must be a text that is not empty")
+    return whole_text(value, where)
 
 
-def _whole_text(text: str, where: str) -> str:
+def whole_text(text: str, where: str) -> str:
     """`text`, which JSON's escapes may have made of half a character that no file can hold."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise _LineError(f"{where} holds half of a surrogate pair") from error
+        raise LineError(f"{where} holds half of a surrogate pair") from error
     return text

@@ -20,7 +20,7 @@ from specfit.app.entry import AppError
 from specfit.app.lines_out import LinesOut
 from specfit.app.prompts import BadLine, Prompt, parse_line, read_prompts
 
-LOAD = ("-c", "1024", "-t", "1")
+LOAD = ("-c", "1024", "-t", "1", "-np", "1")
 PROGRAM = (sys.executable, "-c", "from specfit.app.batch import main; main()")
 
 
@@ -54,11 +54,13 @@ def test_good_lines_are_answered_and_bad_ones_named(command, source, tmp_path):
     assert [record["id"] for record in (fruit, broken, hello, long, last)] == [
         *("a", None, 7, "long", "last")
     ]
-    assert set(broken) == set(long) == {"id", "error"}
+    assert set(broken) == set(long) == {"key", "id", "error"}
     assert broken["error"].startswith("line 3: not JSON")
     assert "context holds 1024" in long["error"]
     for record in (fruit, hello, last):
-        assert set(record) == {"id", "text", "finish_reason", "usage", "speculation"}
+        assert list(record) == [
+            *("key", "id", "text", "finish_reason", "seed", "usage", "speculation")
+        ]
         usage, speculation = record["usage"], record["speculation"]
         assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
         assert 0 < usage["completion_tokens"] <= 12
@@ -95,7 +97,10 @@ def test_an_answer_that_is_there_is_not_overwritten(command, source, tmp_path):
         before = target.read_text()
         outcome = command(batch.main, source, "-o", target)
         assert outcome.code == 2
-        assert outcome.err.startswith(f"specfit-batch: {target} exists and has content")
+        assert outcome.err == (
+            f"specfit-batch: {target}: line 1 was not written by specfit-batch; move the file away "
+            "or name another\n"
+        )
         assert target.read_text() == before
 
 
@@ -132,16 +137,16 @@ def test_a_disk_that_fills_up_leaves_whole_lines(tmp_path):
     path = tmp_path / "out"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with LinesOut(path) as out:
-        out.write({"id": 1})
+        out.write({"key": "1"})
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
             with pytest.raises(AppError, match=str(path)):
-                out.write({"id": 2, "text": "x" * 100})
+                out.write({"key": "2", "text": "x" * 100})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert lines_of(path) == [{"id": 1}]
-        out.write({"id": 3})
-    assert lines_of(path) == [{"id": 1}, {"id": 3}]
+        assert lines_of(path) == [{"key": "1"}]
+        out.write({"key": "3"})
+    assert lines_of(path) == [{"key": "1"}, {"key": "3"}]
 
 
 def test_every_line_is_in_the_file_before_the_next_begins(tmp_path):
