@@ -75,6 +75,15 @@ class Drafter:
         self.head.truncate(n)
         self._n_pending = max(0, min(self._n_pending, n - self.head.n_pairs))
 
+    def adopt(self, other: Drafter, n: int) -> None:
+        """Takes over what `other` knows of the first n positions; n is at most its n_known."""
+        pairs = min(n, other.head.n_pairs)
+        self.head.adopt(other.head, pairs)
+        self._n_pending = 0
+        self._reserve(n - pairs)
+        self._n_pending = n - pairs
+        self._features[: n - pairs] = other._features[: n - pairs]
+
     def catch_up(self, text: Sequence[int]) -> None:
         """Gives the head all that it lacks; `text` goes on for at least a token behind that."""
         n, done = self._n_pending, self.head.n_pairs

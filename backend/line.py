@@ -63,6 +63,14 @@ class Line:
                 self.remember_prompt()
         return True
 
+    def adopt(self, other: Line, n: int) -> None:
+        """Begins as `other` does, with its first n tokens, which are in the cache."""
+        self.truncate(0)
+        self._context.share(other.number, self.number, n)
+        self.tokens = other.tokens[:n]
+        if self.drafter is not None and other.drafter is not None:
+            self.drafter.adopt(other.drafter, min(n, other.drafter.n_known))
+
     def remember_prompt(self) -> None:
         """Keeps the head's features of the batch just decoded. Of a prompt's last one that is put
         off until the first token is out, or another line is decoded."""

@@ -10,6 +10,9 @@ from .engine import Engine
 from .generation import Generation
 from .line import Line, shared_prefix
 
+# Tokens that another line must have in common with a prompt beyond those of the line it goes to.
+WORTH_SHARING = 16
+
 
 def together(
     engine: Engine, generations: Iterable[Generation], policy: Policy
@@ -17,7 +20,8 @@ def together(
     """Every one of `generations`, all of this policy, when it is finished.
 
     As many as the engine has lines are decoded together. Where one ends the next is taken from the
-    iterable, and goes on in the free line whose text has most in common with its prompt.
+    iterable, and goes on in the free line whose text has most in common with its prompt; what more
+    of it another line has is shared, so that all lines' common beginning is processed once.
     """
     waiting = iter(generations)
     free = list(engine.lines)
@@ -25,8 +29,14 @@ def together(
     while True:
         while free and (generation := next(waiting, None)) is not None:
             prompt = generation.prompt_tokens
-            line = max(free, key=lambda one: shared_prefix(one.tokens, prompt))
+            known = {one: shared_prefix(one.tokens[: one.n_past], prompt) for one in engine.lines}
+            line, best = (
+                max(free, key=lambda one: known[one]),
+                max(engine.lines, key=known.__getitem__),
+            )
             free.remove(line)
+            if known[best] >= known[line] + WORTH_SHARING:
+                line.adopt(best, known[best])
             generation.begin(line)
             line.remember_prompt()  # the next decode is of another text
             going.append((line, generation))

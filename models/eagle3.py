@@ -135,6 +135,15 @@ class Eagle3Head:
             self._n_pairs = n
             self._n_slots = 0
 
+    def adopt(self, other: Eagle3Head, n: int) -> None:
+        """Takes over the first n pairs of another head of the same weights, for its own."""
+        if not 0 <= n <= other.n_pairs:
+            raise ValueError(f"there are {other.n_pairs} pairs, not {n}")
+        self._n_pairs = self._n_slots = 0
+        self._reserve_rows(n)
+        self._cache[:n] = other._cache[:n]
+        self._n_pairs = n
+
     def states(self, start: int, stop: int) -> NDArray[np.float32]:
         """float32 [stop - start, width]: the hidden states of these slots."""
         return self._hidden[start:stop].cpu().numpy().copy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +75,44 @@ def test_a_line_that_is_free_goes_on_with_the_prompt_it_knows(exact: Engine) -> 
     list(together(exact, [second], policy))
     (line,) = [one for one in exact.lines if one.tokens == second.prompt_tokens]
     assert line.number == 1
+
+
+@pytest.mark.parametrize("mode", ["off", "chain:2"])
+def test_what_prompts_have_in_common_is_processed_once(
+    exact: Engine, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    system = {"role": "system", "content": "You are a lighthouse keeper who counts ships. " * 4}
+
+    def asked() -> list[Generation]:
+        return [
+            exact.generate(
+                [system, {"role": "user", "content": prompt}],
+                sampling=Sampling(temp=0.0),
+                max_tokens=20,
+                spec=Spec.parse(mode),
+            )
+            for prompt in PROMPTS
+        ]
+
+    alone = []
+    for generation in asked():
+        exact.forget()
+        list(generation)
+        alone.append(generation.tokens)
+    processed, decode_prompt = [], exact.context.decode_prompt
+
+    def counting(tokens: list[int], goes_on: Callable[[], bool], line: int) -> None:
+        processed.append(len(tokens))
+        decode_prompt(tokens, goes_on, line)
+
+    exact.forget()
+    monkeypatch.setattr(exact.context, "decode_prompt", counting)
+    several = asked()
+    list(together(exact, several, exact.policy(Spec.parse(mode))))
+    assert [one.tokens for one in several] == alone
+    whole = [len(one.prompt_tokens) for one in several]
+    assert processed[0] == whole[0]
+    assert max(processed[1:]) < 0.6 * min(whole)
 
 
 def test_a_stopped_answer_leaves_the_others_alone(exact: Engine) -> None:
