@@ -60,6 +60,7 @@ def chat(
         if not sys.stderr.isatty():
             raise AppError("the chat draws on stderr, which goes elsewhere; leave 2> out")
         from .chat_setup import set_up
+        from .hub_fetch import fetched
         from .parameters import Parameters
         from .settings import read_settings, settings_path
         from .tui import run_chat
@@ -67,7 +68,7 @@ def chat(
         parameters = Parameters.given(sampling_choice, predict, spec)
         settings = read_settings(settings_path())
         resumed = "" if go_on and resume is None else resume
-        return run_chat(set_up(choice, parameters, settings, system, resumed))
+        return run_chat(set_up(fetched(choice), parameters, settings, system, resumed))
     if go_on or resume is not None:
         raise click.UsageError("--continue and --resume open the chat; they need a terminal.")
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .entry import say, user_sentence
+from .hub_fetch import fetched
 from .interrupts import Interrupts
 from .options import ModelChoice
 
@@ -28,9 +29,9 @@ def loaded_engine(
 
     drafting: whether any generation will draft. lines: texts at once; None finds out how many.
     steady: it gives the same text to the same prompt. Notices go to stderr.
-    Raises SpecfitError or ModelFileError if it cannot be loaded, KeyboardInterrupt on Ctrl-C.
+    What -hf and -hfd name is downloaded first. Raises SpecfitError or ModelFileError if it cannot be loaded, KeyboardInterrupt on Ctrl-C.
     """
-    engine = _load(choice, interrupts, drafting, lines, steady)
+    engine = _load(fetched(choice), interrupts, drafting, lines, steady)
     with engine:
         for notice in engine.notices:
             say(notice)

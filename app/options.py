@@ -47,8 +47,14 @@ class ModelChoice:
     ctx_size: int | None
     threads: int | None
     cost_profile: str | None
+    hf_repo: str | None = None
+    hf_repo_draft: str | None = None
 
     def __post_init__(self) -> None:
+        if self.model is not None and self.hf_repo is not None:
+            raise click.UsageError("-m and -hf both name a model; give one.")
+        if self.model_draft is not None and self.hf_repo_draft is not None:
+            raise click.UsageError("-md and -hfd both name a draft head; give one.")
         if self.cpu_moe and self.n_cpu_moe is not None:
             raise click.UsageError("--cpu-moe and --n-cpu-moe contradict each other; give one.")
 
@@ -58,6 +64,7 @@ class ModelChoice:
         drafting: whether any generation will draft; without, the engine is a plain llama.cpp.
         lines: texts at once; None finds out how many.
         """
+        assert self.hf_repo is None and self.hf_repo_draft is None, "hub_fetch.fetched comes first"
         from specfit.backend import LoadOptions
 
         return LoadOptions(
@@ -116,6 +123,18 @@ class _Finite(click.FloatRange):
         return number
 
 
+# Of two options for one thing, one that is typed goes before one that the user's settings have.
+_SAME_THING = (
+    *(("hf_repo", "model"), ("hf_repo_draft", "model_draft")),
+    *(("model", "hf_repo"), ("model_draft", "hf_repo_draft")),
+)
+
+
+def _is_setting(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.DEFAULT_MAP
+
+
 def _grouped(name: str, kind: type[Any], options: list[Decorator]) -> Decorator:
     """Declares `options` and passes their values to the command as `kind(...)` named `name`."""
 
@@ -123,6 +142,9 @@ def _grouped(name: str, kind: type[Any], options: list[Decorator]) -> Decorator:
         @functools.wraps(command)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             values = {field.name: kwargs.pop(field.name) for field in fields(kind)}
+            for typed, set_before in _SAME_THING:
+                if typed in values and values[typed] is not None and _is_setting(set_before):
+                    values[set_before] = None
             return command(*args, **kwargs, **{name: kind(**values)})
 
         for option in reversed(options):
@@ -140,6 +162,11 @@ model_options = _grouped(
                      help="GGUF model; without it, the small model that comes with SpecFit."),
         click.option("-md", "--model-draft", type=click.Path(path_type=Path), metavar="PATH",
                      help="EAGLE-3 head of that model: a folder or a safetensors file."),
+        click.option("-hf", "-hfr", "--hf-repo", metavar="OWNER/REPO[:QUANT]",
+                     help="GGUF model of the Hugging Face hub, downloaded once. Default of QUANT: "
+                     "Q4_K_M, or what is nearest to it."),
+        click.option("-hfd", "-hfrd", "--hf-repo-draft", metavar="OWNER/REPO",
+                     help="EAGLE-3 head of that model, from the hub as well."),
         click.option("-ngl", "--gpu-layers", type=click.IntRange(ALL_LAYERS, MAX_INT),
                      metavar="N",
                      help="Layers on the GPU; -1 is all. Default: all if this build has a GPU."),
