@@ -29,7 +29,8 @@ def loaded_engine(
 
     drafting: whether any generation will draft. lines: texts at once; None finds out how many.
     steady: it gives the same text to the same prompt. Notices go to stderr.
-    What -hf and -hfd name is downloaded first. Raises SpecfitError or ModelFileError if it cannot be loaded, KeyboardInterrupt on Ctrl-C.
+    What -hf and -hfd name is downloaded first. Raises SpecfitError or ModelFileError if it cannot
+    be loaded, AppError if it cannot be had, KeyboardInterrupt on Ctrl-C.
     """
     engine = _load(fetched(choice), interrupts, drafting, lines, steady)
     with engine:
