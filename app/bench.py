@@ -31,7 +31,7 @@ _RESULTS = {"modes", "json_path", "plot_path"}
 _PARAMETERS = {
     "--replay": {"replay_path", "ablate", "cost_profile", *_RESULTS},
     "--trace": {"trace_path", *_LOADING},
-    "--fit": {"fit_path", "model", "model_draft"},
+    "--fit": {"fit_path", "model", "model_draft", "hf_repo", "hf_repo_draft"},
     "--prompts": {"repeat", "audit", *_LOADING, *_RESULTS},
 }
 

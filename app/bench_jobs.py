@@ -146,9 +146,11 @@ def fit(path: Path, choice: ModelChoice) -> None:
 
     from .bench_fit import fit as fitted
     from .bench_fit import quality_table
+    from .hub_fetch import fetched
 
+    choice = fetched(choice)
     if (choice.model is None) != (choice.model_draft is None):
-        raise AppError("a pair of models is named by -m and -md together")
+        raise AppError("a pair of models is named by -m and -md (or -hf and -hfd) together")
     model, head = choice.model or bundled_model(), choice.model_draft or bundled_head()
     for part in (model, head):
         if not part.exists():
