@@ -345,6 +345,7 @@ def _cache_path(context: Context, head: Eagle3Head | None) -> Path:
         context.threads,
         _has_room(context),
         asdict(context.model.placement),
+        asdict(context.model.runtime),
         context.observer is not None,
         head is not None,
         torch.cuda.is_available(),

@@ -14,6 +14,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
@@ -25,6 +26,7 @@ from . import library
 from .errors import SpecfitError
 from .model import Model
 from .observer import Observer
+from .runtime import Runtime
 
 Features = NDArray[np.float32]
 
@@ -61,17 +63,9 @@ class Context:
         self.threads = threads
         self.taps = tuple(taps)
         self.observer = observer
-        # Of the leaves of full trees, each line's likeliest needs none of its own.
-        n_seq = TREE_LIMIT if drafting else lines
-        params = llama.llama_context_default_params()
-        # A tree takes a cell a row, also for the rows that will be dropped again.
-        params.n_ctx = lines * ctx + (TREE_LIMIT if drafting else 0)
-        params.n_batch = params.n_ubatch = BATCH
-        params.n_seq_max = n_seq
-        params.n_outputs_max = n_seq
-        params.kv_unified = True
+        params = context_params(model.runtime, ctx, lines, drafting=drafting)
+        n_seq = params.n_seq_max
         params.n_threads = params.n_threads_batch = threads
-        params.no_perf = True
         if observer is not None:
             params.cb_eval = observer.callback
             params.cb_eval_user_data = observer.address
@@ -242,6 +236,20 @@ class Context:
                 f"llama.cpp failed to decode tokens behind {sum(self.n_past)}: {reason}"
             )
         llama.llama_synchronize(self.handle)  # a GPU may still work; times are of whole batches
+
+
+def context_params(runtime: Runtime, ctx: int, lines: int, *, drafting: bool) -> Any:
+    """llama_context_params for so many lines of `ctx` tokens each."""
+    params = llama.llama_context_default_params()
+    # A tree takes a cell a row, also for the rows that will be dropped again.
+    params.n_ctx = lines * ctx + (TREE_LIMIT if drafting else 0)
+    params.n_batch = params.n_ubatch = BATCH
+    # Of the leaves of full trees, each line's likeliest needs none of its own.
+    params.n_seq_max = params.n_outputs_max = TREE_LIMIT if drafting else lines
+    params.kv_unified = True
+    params.no_perf = True
+    runtime.set_context(params)
+    return params
 
 
 @dataclass(frozen=True)

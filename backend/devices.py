@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -33,11 +34,6 @@ def free_vram() -> int:
 
 def gpu_memory() -> list[DeviceMemory]:
     """One for each GPU that tells; asks the drivers, so not for an event loop."""
-    count = library.symbol("ggml_backend_dev_count", restype=ctypes.c_size_t, argtypes=[])
-    get = library.symbol(
-        "ggml_backend_dev_get", restype=ctypes.c_void_p, argtypes=[ctypes.c_size_t]
-    )
-    kind = library.symbol("ggml_backend_dev_type", restype=ctypes.c_int, argtypes=[ctypes.c_void_p])
     name = library.symbol(
         "ggml_backend_dev_name", restype=ctypes.c_char_p, argtypes=[ctypes.c_void_p]
     )
@@ -51,12 +47,30 @@ def gpu_memory() -> list[DeviceMemory]:
         ],
     )
     devices = []
-    for device in map(get, range(count())):
+    for device, kind in _devices():
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        if kind(device) not in GPU_TYPES:
+        if kind not in GPU_TYPES:
             continue
         memory(device, ctypes.byref(free), ctypes.byref(total))
         if total.value:
             used = max(0, total.value - free.value)
             devices.append(DeviceMemory(name(device).decode("utf-8", "replace"), used, total.value))
     return devices
+
+
+def shares_memory() -> bool:
+    """Whether the GPUs use the host's memory: Apple's, and those inside a processor, which
+    llama.cpp takes where there is no other."""
+    kinds = {kind for _, kind in _devices()}
+    return sys.platform == "darwin" or (GPU_TYPES[0] not in kinds and GPU_TYPES[1] in kinds)
+
+
+def _devices() -> Iterator[tuple[int, int]]:
+    """Handle and type of every device that ggml knows."""
+    count = library.symbol("ggml_backend_dev_count", restype=ctypes.c_size_t, argtypes=[])
+    get = library.symbol(
+        "ggml_backend_dev_get", restype=ctypes.c_void_p, argtypes=[ctypes.c_size_t]
+    )
+    kind = library.symbol("ggml_backend_dev_type", restype=ctypes.c_int, argtypes=[ctypes.c_void_p])
+    for device in map(get, range(count())):
+        yield device, kind(device)

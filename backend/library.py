@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
+
+from .errors import SpecfitError
 
 _recent_errors: deque[str] = deque(maxlen=8)
 LOG_LEVEL_ERROR = 4
@@ -27,7 +30,13 @@ _GET_LAYER_INPUT = (
 )
 
 
+_listeners: list[list[str]] = []
+_rpc_servers: set[str] = set()  # that are known to ggml
+
+
 def _on_log(level: int, text: bytes, _user_data: object) -> None:
+    for lines in _listeners:
+        lines.append(text.decode("utf-8", "replace"))
     if level == LOG_LEVEL_ERROR:
         _recent_errors.append(text.decode("utf-8", "replace").strip())
 
@@ -40,6 +49,17 @@ def start() -> None:
     """Makes llama.cpp quiet and ready; calling it again does nothing."""
     llama.llama_log_set(_log_callback, ctypes.c_void_p(0))
     llama.llama_backend_init()
+
+
+@contextmanager
+def listening() -> Iterator[list[str]]:
+    """All that llama.cpp logs during the block, line by line."""
+    lines: list[str] = []
+    _listeners.append(lines)
+    try:
+        yield lines
+    finally:
+        _listeners.remove(lines)
 
 
 def take_errors() -> str:
@@ -81,3 +101,27 @@ get_layer_input = symbol(
 def supports_gpu() -> bool:
     """Whether this build of llama.cpp can use a GPU that is present."""
     return bool(llama.llama_supports_gpu_offload())
+
+
+def add_rpc_servers(servers: str) -> None:
+    """Makes the devices of llama.cpp's RPC servers ("host:port,host:port") devices here.
+
+    Raises SpecfitError if this build has no RPC backend, or a server does not answer.
+    """
+    if not llama.llama_supports_rpc():
+        raise SpecfitError(
+            "--rpc: this build of llama.cpp has no RPC backend; build it with -DGGML_RPC=ON"
+        )
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    by_name = symbol("ggml_backend_reg_by_name", restype=pointer, argtypes=[text])
+    proc = symbol("ggml_backend_reg_get_proc_address", restype=pointer, argtypes=[pointer, text])
+    register = symbol("ggml_backend_register", restype=None, argtypes=[pointer])
+    add = ctypes.CFUNCTYPE(pointer, text)(proc(by_name(b"RPC"), b"ggml_backend_rpc_add_server"))
+    for server in filter(None, servers.split(",")):
+        if server in _rpc_servers:
+            continue
+        registry = add(server.encode())
+        if registry is None:
+            raise SpecfitError(f"--rpc {server}: no llama.cpp RPC server answers there")
+        register(registry)
+        _rpc_servers.add(server)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +28,15 @@ from specfit.planner import (
 
 from .calibration import Measured, calibrated
 from .context import BATCH, TREE_LIMIT, Context
-from .devices import free_vram
+from .cores import performance_cores
 from .errors import SpecfitError
+from .fit import Plan, Wish
 from .memory import memory_path, recall
-from .model import Model, Placement, Progress, resolve_placement
+from .model import Model, Progress
 from .observer import Observer
+from .placing import plan_placement
 from .profiles import load_profile
+from .runtime import Runtime
 from .sampling import QWEN3, Sampling
 
 DEFAULT_CTX = 4096
@@ -53,7 +56,8 @@ class LoadOptions:
     """What to load and how; None means the default that the README names.
 
     head: EAGLE-3 checkpoint, a folder or its .safetensors file; the bundled model has its own.
-    n_cpu_moe: layers, from the first, whose experts stay in host memory; None: all.
+    gpu_layers: -1 is all. n_cpu_moe: layers, from the first, whose experts stay in host memory.
+    None, for either: as fits. vram_budget: bytes of GPU memory that may be used.
     cost_profile: name of a shipped profile or a file, to plan as if for that machine.
     drafting: False loads neither head nor callback, for plain decoding only.
     lines: texts that can be decoded at once, each with a context of its own; None finds out with
@@ -69,15 +73,19 @@ class LoadOptions:
     cost_profile: str | None = None
     drafting: bool = True
     lines: int | None = 1
+    vram_budget: int | None = None
+    runtime: Runtime = field(default_factory=Runtime)
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """lines: texts at once.
+    """plan: where everything went. lines: texts at once.
     memory: where what is learned about the pair is kept, None without a head.
     own_cost: this machine's cycles. observe_ms: what observing experts adds to one.
     steering_cost: the cycles of another machine to plan for, if asked."""
 
+    plan: Plan
     model: Model
     context: Context
     lines: int
@@ -99,16 +107,17 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     """
     share = progress or (lambda _fraction: True)
     info = read_gguf_info(options.model or bundled_model())
-    placement = resolve_placement(info, options.gpu_layers, options.n_cpu_moe)
-    threads = options.threads or physical_cores()
+    plan = options.plan or plan_load(options)
+    placement = plan.placement
+    threads = options.threads or performance_cores()
     ctx = _context_size(info, options.ctx)
     weights = np.array(placement.expert_layer_weights(info.n_layers) if info.n_experts else [])
     steering = None
     if options.cost_profile is not None:
         steering = load_profile(options.cost_profile, weights, TREE_LIMIT)
-    head, observer, notices = None, None, []
+    head, observer, notices = None, None, [plan.notice] if plan.notice else []
     if options.drafting:
-        head, why_not = _load_head(info, options, placement, threads)
+        head, why_not = _load_head(info, options, plan, threads)
         if head is None:
             notices.append(f"decoding without drafts: {why_not}")
         elif info.n_experts:
@@ -117,7 +126,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
             except SpecfitError as error:
                 notices.append(f"planning without looking at experts: {error}")
 
-    model = Model(info, placement, lambda fraction: share(0.9 * fraction))
+    model = Model(info, placement, lambda fraction: share(0.9 * fraction), options.runtime)
 
     def new_context(lines: int, *, trees: bool) -> Context:
         taps = () if head is None else head.taps
@@ -135,7 +144,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     context, measured = new_context(options.lines or 1, trees=auto or head is not None), None
     if auto or head is not None:
         measured = calibrated(context, head, lambda fraction: share(0.9 + 0.1 * fraction))
-    lines = options.lines or _best_lines(measured, weights, info, ctx, placement)
+    lines = options.lines or _best_lines(measured, weights, info, ctx, plan)
     if auto and lines > 1:
         context.close()
         context = new_context(lines, trees=head is not None)
@@ -143,6 +152,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     own = _own_cost(measured, weights, info.n_experts_used)
     share(1.0)
     return Loaded(
+        plan=plan,
         model=model,
         context=context,
         lines=lines,
@@ -158,18 +168,35 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     )
 
 
-def physical_cores() -> int:
-    """Physical cores that this process may use."""
-    physical = psutil.cpu_count(logical=False) or 1
-    try:
-        allowed = len(psutil.Process().cpu_affinity())
-    except (AttributeError, psutil.Error):  # macOS has no affinity
-        return physical
-    return max(1, min(physical, allowed))
+def plan_load(options: LoadOptions) -> Plan:
+    """Where everything will go; takes well under a second, and loads nothing.
+
+    Raises SpecfitError or ModelFileError for what cannot be loaded.
+    """
+    info = read_gguf_info(options.model or bundled_model())
+    head = _head_path(options) if options.drafting and info.architecture in DRAFTABLE else None
+    runtime = options.runtime
+    layers = options.gpu_layers
+    return plan_placement(
+        info,
+        Wish(
+            gpu_layers=info.n_layers + 1 if layers is not None and layers < 0 else layers,
+            n_cpu_moe=options.n_cpu_moe,
+            split=runtime.tensor_split,
+            pooled=runtime.split_mode in ("row", "tensor"),
+            resident=runtime.resident,
+        ),
+        runtime,
+        ctx=_context_size(info, options.ctx),
+        lines=options.lines,
+        head=head,
+        drafting=options.lines is None or head is not None,
+        budget=options.vram_budget,
+    )
 
 
 def _load_head(
-    info: GgufInfo, options: LoadOptions, placement: Placement, threads: int
+    info: GgufInfo, options: LoadOptions, plan: Plan, threads: int
 ) -> tuple[Eagle3Head | None, str]:
     """The draft head, or the reason why there can be none."""
     path = _head_path(options)
@@ -177,12 +204,13 @@ def _load_head(
         return None, "no draft head was given (-md)"
     if info.architecture not in DRAFTABLE:
         return None, (f"llama.cpp gives no draft features for the architecture {info.architecture}")
-    on_gpu = torch.cuda.is_available() and placement.gpu_layers > 0
+    on_gpu = torch.cuda.is_available() and plan.placement.gpu_layers > 0
+    gpu = options.runtime.main_gpu if options.runtime.split_mode == "none" else 0
     head = Eagle3Head.load(
         path,
         embeddings=TokenEmbeddings.load(info),
         target=TargetShape.of(info),
-        device="cuda" if on_gpu else "cpu",
+        device=f"cuda:{gpu}" if on_gpu else "cpu",
     )
     # Torch's workers spin between levels and take the cores from llama.cpp's: where a level is a
     # few small products, one thread is as fast alone and far faster beside another program.
@@ -221,14 +249,14 @@ def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> Cyc
 
 
 def _best_lines(
-    measured: Measured | None, weights: FloatArray, info: GgufInfo, ctx: int, placement: Placement
+    measured: Measured | None, weights: FloatArray, info: GgufInfo, ctx: int, plan: Plan
 ) -> int:
     """As many lines as pay, and as have room for their keys and values."""
     assert measured is not None
     cost = _own_cost(measured, weights, info.n_experts_used)
     unions = measured.union_by_rows(TREE_LIMIT) * float(weights.sum())
-    free = free_vram() if placement.gpu_layers else psutil.virtual_memory().available
-    most = int(KV_SHARE * free / max(1, info.kv_bytes(ctx)))
+    free = psutil.virtual_memory().available
+    most = plan.lines if plan.gpu else int(KV_SHARE * free / max(1, info.kv_bytes(ctx)))
     return best_lines(cost, unions, min(most, MOST_LINES))
 
 

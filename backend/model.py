@@ -6,6 +6,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jinja2
 import llama_cpp.llama_cpp as llama
@@ -15,11 +16,12 @@ from specfit.models.gguf_info import GgufInfo
 
 from . import library
 from .errors import SpecfitError
+from .fit import Placement
+from .runtime import Runtime
 
 Message = dict[str, str]
 Progress = Callable[[float], bool]
 
-ALL_LAYERS = 999
 # What every engine falls back to for a model that brings no template of its own.
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -35,60 +37,26 @@ class Prompt:
     opens_thinking: bool = False
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Where the weights go: layers on the GPU, and how many layers' experts stay on the host."""
-
-    gpu_layers: int
-    n_cpu_moe: int
-
-    def expert_layer_weights(self, n_layers: int) -> list[float]:
-        """What an expert of each layer costs, relative to others: nothing where it lies on the GPU.
-
-        Where all layers are alike, all count, and the measured price says how much.
-        """
-        first_gpu_layer = max(0, n_layers - self.gpu_layers)
-        on_host = [layer < self.n_cpu_moe or layer < first_gpu_layer for layer in range(n_layers)]
-        return [1.0] * n_layers if not any(on_host) else [float(host) for host in on_host]
-
-
-def resolve_placement(info: GgufInfo, gpu_layers: int | None, n_cpu_moe: int | None) -> Placement:
-    """The placement that `--gpu-layers` and `--n-cpu-moe` (None: default) mean here.
-
-    Raises SpecfitError if GPU layers are asked of a build without a GPU.
-    """
-    if not library.supports_gpu():
-        if gpu_layers:
-            raise SpecfitError(
-                f"--gpu-layers {gpu_layers}: this build of llama.cpp sees no GPU; build for yours "
-                "with `make setup GPU=cuda` (or vulkan, hip, metal), or leave the option out"
-            )
-        return Placement(0, info.n_layers)
-    layers = ALL_LAYERS if gpu_layers is None or gpu_layers < 0 else gpu_layers
-    on_host = info.n_layers if n_cpu_moe is None else min(n_cpu_moe, info.n_layers)
-    return Placement(layers, on_host if info.n_experts else 0)
-
-
 class Model:
     """Loaded weights and vocabulary. Close it, or let it be collected, to free them."""
 
     def __init__(
-        self, info: GgufInfo, placement: Placement, progress: Progress | None = None
+        self,
+        info: GgufInfo,
+        placement: Placement,
+        progress: Progress | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
         """Loads the file of `info`; `progress` is told 0..1 and may return False to cancel.
 
         Raises SpecfitError if llama.cpp refuses it.
         """
-        library.start()
         path = info.path
         self.info = info
         self.placement = placement
-        params = llama.llama_model_default_params()
-        params.n_gpu_layers = placement.gpu_layers
-        overrides = _expert_overrides(placement)
-        params.tensor_buft_overrides = (
-            ctypes.cast(overrides, ctypes.c_void_p) if overrides is not None else None
-        )
+        self.runtime = runtime or Runtime()
+        self.runtime.prepare()
+        params, kept = model_params(placement, self.runtime)
         cancelled = False
 
         def on_progress(fraction: float, _user_data: object) -> bool:
@@ -100,6 +68,7 @@ class Model:
         params.progress_callback = callback
         library.take_errors()
         handle = llama.llama_model_load_from_file(str(path).encode(), params)
+        del kept
         if handle is None:
             if cancelled:
                 raise SpecfitError(f"loading {path.name} was cancelled")
@@ -184,6 +153,16 @@ class Model:
         if token < 0:
             return ""
         return (llama.llama_vocab_get_text(self.vocab, token) or b"").decode("utf-8", "replace")
+
+
+def model_params(placement: Placement, runtime: Runtime) -> tuple[Any, object]:
+    """llama_model_params, and what has to live as long as they are used."""
+    params = llama.llama_model_default_params()
+    params.n_gpu_layers = placement.gpu_layers
+    overrides = _expert_overrides(placement)
+    if overrides is not None:
+        params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
+    return params, (overrides, runtime.set_model(params, placement.split))
 
 
 class _BufferOverride(ctypes.Structure):

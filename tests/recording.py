@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as llama
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from specfit.backend import Engine, LoadOptions, Sampling, Spec
+from specfit.backend.runtime import Runtime
 from specfit.planner import DraftTree
-
-GGML_TYPE_F32 = 0
 
 Logits = NDArray[np.float32]
 Experts = NDArray[np.int32]
@@ -27,19 +24,18 @@ def exact_engine(pair: tuple[Path, Path], **options: Any) -> Engine:
     Its KV cache is float32 too, and attention keeps it so: in float16, to which flash attention
     casts, the last bit of a key can round to another value.
     """
-    defaults = llama.llama_context_default_params
-
-    def float32_cache() -> llama.llama_context_params:
-        params = defaults()
-        params.type_k = params.type_v = GGML_TYPE_F32
-        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        return params
-
     model, head = pair
-    wanted = LoadOptions(model=model, head=head, cost_profile="streamed", threads=1, **options)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(llama, "llama_context_default_params", float32_cache)
-        return Engine.load(wanted)
+    runtime = Runtime(cache_type_k="f32", cache_type_v="f32", flash_attn="off")
+    return Engine.load(
+        LoadOptions(
+            model=model,
+            head=head,
+            cost_profile="streamed",
+            threads=1,
+            runtime=runtime,
+            **options,
+        )
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,434 @@
+"""Which layers, and whose experts, go to the GPUs, and whether the rest fits host memory.
+
+Pure: from bytes to a plan. llama.cpp's rules: the last layers go to GPUs, the output counting as
+one more behind them; a layer's keys and values lie where it does; experts of the first `n_cpu_moe`
+layers stay in host memory; token embeddings always do. Several GPUs take the layers in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+import numpy as np
+
+from specfit.models.gguf_info import GgufInfo
+
+from .errors import SpecfitError
+
+GIB = 1 << 30
+# Left free on every GPU that is used, as llama.cpp does: for the driver's context, the buffers that
+# kernels take while they run, torch's kernels, and a desktop.
+RESERVE = GIB
+# Bits a weight, of a whole file: what to look for when a model does not fit.
+CLASSES = (
+    ("Q8_0", 8.5),
+    ("Q6_K", 6.6),
+    ("Q5_K_M", 5.7),
+    ("Q4_K_M", 4.9),
+    ("Q3_K_M", 3.9),
+    ("Q2_K", 3.0),
+)
+_LEAST_CTX = 512
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch|)exps")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the weights go: layers on GPUs, and how many layers' experts stay on the host.
+
+    split: of the layers on GPUs, how many each one takes; empty leaves it to llama.cpp.
+    """
+
+    gpu_layers: int
+    n_cpu_moe: int
+    split: tuple[float, ...] = ()
+
+    def expert_layer_weights(self, n_layers: int) -> list[float]:
+        """What an expert of each layer costs, relative to others: nothing where it lies on the GPU.
+
+        Where all layers are alike, all count, and the measured price says how much.
+        """
+        first_gpu_layer = max(0, n_layers + 1 - self.gpu_layers) if self.gpu_layers else n_layers
+        on_host = [layer < self.n_cpu_moe or layer < first_gpu_layer for layer in range(n_layers)]
+        return [1.0] * n_layers if not any(on_host) else [float(host) for host in on_host]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Bytes. table: token embeddings. layers: of each, less its routed experts. experts: those, of
+    each layer. output: what makes logits, counted also where it is the table. count: parameters."""
+
+    table: int
+    layers: tuple[int, ...]
+    experts: tuple[int, ...]
+    output: int
+    tied: bool = False
+    count: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.table + sum(self.layers) + sum(self.experts) + self.output * (not self.tied)
+
+    def scaled(self, factor: float) -> Weights:
+        """The same model at another precision, roughly."""
+        return replace(
+            self,
+            table=int(self.table * factor),
+            layers=tuple(int(size * factor) for size in self.layers),
+            experts=tuple(int(size * factor) for size in self.experts),
+            output=int(self.output * factor),
+        )
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What runs beside the weights, in bytes.
+
+    kv: keys and values of all layers, for `lines` of `ctx` tokens. gpu, host: buffers to compute
+    in, on each GPU that has layers and in host memory. gpu_head, host_head: the draft head, on the
+    first GPU or on the host, where there are GPU layers; without them all of it is `plain_head`.
+    """
+
+    ctx: int
+    lines: int
+    kv: int
+    gpu: int = 0
+    host: int = 0
+    gpu_head: int = 0
+    host_head: int = 0
+    plain_head: int = 0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """free: bytes that may be used, `RESERVE` included."""
+
+    name: str
+    free: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Bytes of host memory, free and in all. gpus: in llama.cpp's order. shared: they use the
+    host's memory."""
+
+    ram: int
+    ram_total: int
+    gpus: tuple[Gpu, ...] = ()
+    shared: bool = False
+
+    def within(self, budget: int | None) -> Machine:
+        """This machine with no more than `budget` bytes of GPU memory, taken from the first on."""
+        if budget is None:
+            return self
+        gpus = []
+        for gpu in self.gpus:
+            gpus.append(replace(gpu, free=min(gpu.free, budget)))
+            budget -= gpus[-1].free
+        return replace(self, gpus=tuple(gpus))
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for; None: as much on the GPUs as fits.
+
+    split: how llama.cpp is to share layers between GPUs. pooled: it splits every tensor, so that
+    only their memory together counts. resident: weights in host memory are to stay there.
+    """
+
+    gpu_layers: int | None = None
+    n_cpu_moe: int | None = None
+    split: tuple[float, ...] = ()
+    pooled: bool = False
+    resident: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes of one part of what is loaded, and a word about it."""
+
+    name: str
+    gpu: int
+    host: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """gpus: bytes on each. notice: a sentence for the user, or nothing."""
+
+    placement: Placement
+    machine: Machine
+    lines: int
+    parts: tuple[Part, ...]
+    gpus: tuple[int, ...]
+    notice: str = ""
+
+    @property
+    def gpu(self) -> int:
+        return sum(self.gpus)
+
+    @property
+    def host(self) -> int:
+        return sum(part.host for part in self.parts)
+
+
+def weights_of(info: GgufInfo) -> Weights:
+    """Where the bytes of a model's file belong."""
+    layers, experts = [0] * info.n_layers, [0] * info.n_layers
+    table = output = 0
+    tied = True
+    for tensor in info.tensors:
+        layer = _LAYER.match(tensor.name)
+        if layer is not None and int(layer[1]) < info.n_layers:
+            group = experts if _EXPERTS.search(tensor.name) else layers
+            group[int(layer[1])] += tensor.n_bytes
+        elif tensor.name.startswith("output"):
+            output += tensor.n_bytes
+            tied = tied and tensor.name != "output.weight"
+        else:
+            table += tensor.n_bytes
+    if tied:  # llama.cpp makes logits with the table, a copy of it on a GPU
+        output += next((t.n_bytes for t in info.tensors if t.name == "token_embd.weight"), 0)
+    count = sum(prod(tensor.shape) for tensor in info.tensors)
+    return Weights(table, tuple(layers), tuple(experts), output, tied, count)
+
+
+def fit(weights: Weights, needs: Needs, machine: Machine, wish: Wish) -> Plan:
+    """The plan with the most on the GPUs: layers before experts, since every token uses those.
+
+    Raises SpecfitError for what cannot fit, with how much is missing and what would fit.
+    """
+    plan = _most_on_gpus(weights, needs, machine, wish)
+    if plan is None:
+        raise SpecfitError(_too_much_for_gpus(weights, needs, machine, wish))
+    short = _shortage(plan, wish)
+    if short is not None:
+        remedies = _remedies(weights, needs, machine, wish)
+        raise SpecfitError(
+            f"the model does not fit: {short.what} {_gib(short.need)} of host memory, which has "
+            f"{_gib(short.have)}, {_gib(short.need - short.have)} too little; "
+            + (f"{remedies} would fit" if remedies else "take a smaller model")
+        )
+    if plan.host > machine.ram:
+        notice = (
+            f"the weights in host memory take more than is free ({_gib(plan.host)}, "
+            f"{_gib(machine.ram)} free): some will be read from the disk again and again"
+        )
+        return replace(plan, notice=notice)
+    return plan
+
+
+def _most_on_gpus(weights: Weights, needs: Needs, machine: Machine, wish: Wish) -> Plan | None:
+    """The first placement, in order of falling use of the GPUs, that they hold."""
+    for placement in _placements(weights, machine, wish):
+        placed = _share(weights, needs, machine, wish, placement)
+        if placed is not None:
+            split, loads = placed
+            parts = _parts(weights, needs, placement)
+            return Plan(replace(placement, split=split), machine, needs.lines, parts, loads)
+    return None
+
+
+def _placements(weights: Weights, machine: Machine, wish: Wish) -> Iterator[Placement]:
+    n = len(weights.layers)
+    moe = any(weights.experts)
+    if not machine.gpus:
+        yield Placement(0, n)
+        return
+    most = n + 1 if wish.gpu_layers is None else min(wish.gpu_layers, n + 1)
+    first = max(0, n + 1 - most)  # on a GPU
+    asked = None if wish.n_cpu_moe is None else min(wish.n_cpu_moe, n)
+    if not moe:
+        yield Placement(most, 0)
+    elif asked is not None:
+        yield Placement(most, asked)
+    elif most == 0:
+        yield Placement(0, n)
+    else:
+        yield Placement(most, 0 if first == 0 else first)
+        # From one layer's experts to the next that has any: others change nothing.
+        yield from (Placement(most, i + 1) for i in range(first, n) if weights.experts[i])
+    if wish.gpu_layers is None:
+        on_host = (n if asked is None else asked) if moe else 0
+        yield from (Placement(layers, on_host) for layers in range(n, -1, -1))
+
+
+def _share(
+    weights: Weights, needs: Needs, machine: Machine, wish: Wish, placement: Placement
+) -> tuple[tuple[float, ...], tuple[int, ...]] | None:
+    """How the GPUs share the layers, and what each then holds; None if they cannot hold them."""
+    gpus = machine.gpus
+    if placement.gpu_layers == 0:
+        return (), (0,) * len(gpus)
+    units = _units(weights, needs, placement)
+    room = [gpu.free - RESERVE - needs.gpu for gpu in gpus]
+    room[0] -= needs.gpu_head
+    if needs.gpu_head and room[0] + needs.gpu < 0:
+        return None
+    if wish.pooled:
+        # Every GPU holds its part of each tensor.
+        whole = sum(units) + needs.gpu * len(gpus) + needs.gpu_head
+        fits = whole <= sum(gpu.free - RESERVE for gpu in gpus)
+        return (wish.split, _even(whole, len(gpus))) if fits else None
+    counts = _filled(units, room)
+    if wish.split:
+        counts = split_counts(len(units), wish.split, len(gpus))
+    ends = np.cumsum(counts).tolist()
+    if ends[-1] < len(units):
+        return None
+    sums = [sum(units[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+    used = [count > 0 for count in counts]
+    if any(total > free and here for total, free, here in zip(sums, room, used, strict=True)):
+        return None
+    loads = [total + needs.gpu * here for total, here in zip(sums, used, strict=True)]
+    loads[0] += needs.gpu_head
+    own = tuple(float(count) for count in counts) if len(gpus) > 1 else ()
+    return wish.split or own, tuple(loads)
+
+
+def _units(weights: Weights, needs: Needs, placement: Placement) -> list[int]:
+    """Bytes of every layer on GPUs, in order, the output last."""
+    n = len(weights.layers)
+    kv = ceil(needs.kv / n)
+    units = [
+        weights.layers[i] + kv + weights.experts[i] * (i >= placement.n_cpu_moe)
+        for i in range(max(0, n + 1 - placement.gpu_layers), n)
+    ]
+    return [*units, weights.output]
+
+
+def _filled(units: Sequence[int], room: Sequence[int]) -> list[int]:
+    """How many units each GPU takes if each in turn takes as many as it can."""
+    counts, next_unit = [], 0
+    for free in room:
+        start = next_unit
+        while next_unit < len(units) and units[next_unit] <= free:
+            free -= units[next_unit]
+            next_unit += 1
+        counts.append(next_unit - start)
+    return counts
+
+
+def split_counts(n: int, split: Sequence[float], n_gpus: int) -> list[int]:
+    """How many of `n` layers each GPU takes for llama.cpp's `--tensor-split`, in its float32."""
+    shares = np.zeros(n_gpus, np.float32)
+    given = np.array(split[:n_gpus], np.float32)
+    shares[: len(given)] = given
+    ends = np.cumsum(shares, dtype=np.float32)
+    ends /= ends[-1]
+    places = np.searchsorted(ends, np.arange(n, dtype=np.float32) / np.float32(n), side="right")
+    return np.bincount(np.minimum(places, n_gpus - 1), minlength=n_gpus).tolist()
+
+
+def _even(total: int, n: int) -> tuple[int, ...]:
+    return tuple(total * (i + 1) // n - total * i // n for i in range(n))
+
+
+def _parts(weights: Weights, needs: Needs, placement: Placement) -> tuple[Part, ...]:
+    n, layers = len(weights.layers), placement.gpu_layers
+    first = max(0, n + 1 - layers) if layers else n
+    experts = [i >= max(first, placement.n_cpu_moe) for i in range(n)]
+    on_gpu = sum(size for size, here in zip(weights.experts, experts, strict=True) if here)
+    output = weights.output if layers else 0
+    dense_gpu = sum(weights.layers[first:]) + output
+    dense_host = weights.total - sum(weights.experts) - sum(weights.layers[first:])
+    if layers and not weights.tied:
+        dense_host -= weights.output
+    kv = needs.kv * (n - first) // n
+    lines = f"{needs.lines} x " if needs.lines > 1 else ""
+    parts = [
+        Part("layers", dense_gpu, dense_host, f"{layers} of {n + 1} on the GPU" if layers else ""),
+        Part("context", kv, needs.kv - kv, f"{lines}{needs.ctx} tokens"),
+        Part("computing", needs.gpu if layers else 0, needs.host),
+    ]
+    if any(weights.experts):
+        of = sum(here and size > 0 for size, here in zip(weights.experts, experts, strict=True))
+        have = sum(size > 0 for size in weights.experts)
+        note = f"of {of} of {have} layers on the GPU" if layers else ""
+        parts.insert(1, Part("experts", on_gpu, sum(weights.experts) - on_gpu, note))
+    gpu, host = (needs.gpu_head, needs.host_head) if layers else (0, needs.plain_head)
+    if gpu or host:
+        parts.append(Part("draft head", gpu, host))
+    return tuple(parts)
+
+
+@dataclass(frozen=True)
+class _Shortage:
+    what: str
+    need: int
+    have: int
+
+
+def _shortage(plan: Plan, wish: Wish) -> _Shortage | None:
+    """What host memory lacks. Weights that are mapped may be dropped and read again, but all of it
+    must fit the whole machine."""
+    machine = plan.machine
+    need = plan.host + (plan.gpu if machine.shared else 0)
+    mapped = sum(part.host for part in plan.parts if part.name in ("layers", "experts"))
+    limits = [
+        _Shortage("it needs", need, machine.ram if wish.resident else machine.ram_total),
+        _Shortage("beside its weights it needs", need - mapped, machine.ram),
+    ]
+    return next((limit for limit in limits if limit.need > limit.have), None)
+
+
+def _too_much_for_gpus(weights: Weights, needs: Needs, machine: Machine, wish: Wish) -> str:
+    """Why what was asked for explicitly cannot be."""
+    placement = next(_placements(weights, machine, wish))
+    units = _units(weights, needs, placement)
+    n_used = max(1, min(len(machine.gpus), len(units)))
+    need = sum(units) + needs.gpu * n_used + needs.gpu_head
+    free = sum(gpu.free - RESERVE for gpu in machine.gpus)
+    asked = f"--gpu-layers {placement.gpu_layers}"
+    if wish.n_cpu_moe is not None:
+        asked += f" --n-cpu-moe {placement.n_cpu_moe}"
+    more = need - free
+    over = f"{_gib(more)} too little" if more > 0 else "shared out among them it does not fit"
+    says = f"{asked} needs {_gib(need)} of GPU memory, which has {_gib(max(0, free))}: {over}"
+    auto = _most_on_gpus(weights, needs, machine, replace(wish, n_cpu_moe=None))
+    if auto is None:
+        auto = _most_on_gpus(weights, needs, machine, Wish(split=wish.split, pooled=wish.pooled))
+    assert auto is not None  # no layers always fit
+    fitting = f"--gpu-layers {auto.placement.gpu_layers}"
+    if any(weights.experts) and auto.placement.gpu_layers:
+        fitting += f" --n-cpu-moe {auto.placement.n_cpu_moe}"
+    return f"{says}; {fitting} would fit"
+
+
+def _remedies(weights: Weights, needs: Needs, machine: Machine, wish: Wish) -> str:
+    """What would make it fit host memory: a shorter context, fewer lines, or a smaller file."""
+
+    def fits(weights: Weights, needs: Needs) -> bool:
+        plan = _most_on_gpus(weights, needs, machine, wish)
+        return plan is not None and _shortage(plan, wish) is None
+
+    def with_kv(ctx: int, lines: int) -> Needs:
+        share = ctx * lines / (needs.ctx * needs.lines)
+        return replace(needs, ctx=ctx, lines=lines, kv=ceil(needs.kv * share))
+
+    found = []
+    lines = range(needs.lines - 1, 0, -1)
+    fewer = next((n for n in lines if fits(weights, with_kv(needs.ctx, n))), None)
+    if fewer is not None:
+        found.append(f"-np {fewer}")
+    shorter = range(needs.ctx // 256 * 256, _LEAST_CTX - 1, -256)
+    ctx = next((n for n in shorter if fits(weights, with_kv(n, needs.lines))), None)
+    if ctx is not None and ctx < needs.ctx:
+        found.append(f"-c {ctx}")
+    if found:
+        return " or ".join(found)
+    bits = 8 * weights.total / max(1, weights.count)
+    for name, smaller in CLASSES:
+        if smaller < bits and fits(weights.scaled(smaller / bits), needs):
+            size = _gib(int(weights.count * smaller / 8))
+            return f"the model in {name} ({size})"
+    return ""
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB // 10 else f"{n_bytes / 2**20:.0f} MiB"

@@ -1,0 +1,149 @@
+"""The plan for a model on this machine: what llama.cpp would take, and what there is."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+import psutil
+import torch
+
+from specfit.models.gguf_info import GgufInfo
+
+from . import library
+from .devices import shares_memory
+from .errors import SpecfitError
+from .fit import Machine, Needs, Placement, Plan, Wish, fit, weights_of
+from .probe import Probed, feature_bytes, probe
+from .runtime import Runtime
+
+# A head reads the inputs of three layers.
+_TAPS = 3
+# With the number of lines still open, so many are planned for, if their keys and values take no
+# more of the GPUs than this.
+_LINES, _LINES_SHARE = 8, 0.25
+_TYPE_BYTES = {"F64": 8, "F32": 4, "I64": 8, "I32": 4, "F16": 2, "BF16": 2}
+
+
+def plan_placement(
+    info: GgufInfo,
+    wish: Wish,
+    runtime: Runtime,
+    *,
+    ctx: int,
+    lines: int | None,
+    head: Path | None,
+    drafting: bool,
+    budget: int | None,
+) -> Plan:
+    """Where everything goes; see `fit`.
+
+    lines: None plans for as many as seem sensible. head: a draft head that will be loaded.
+    drafting: whether trees will be decoded. budget: bytes of GPU memory to stay within.
+    Raises SpecfitError for what cannot be, before anything is loaded.
+    """
+    runtime.prepare()
+    gpu_build = library.supports_gpu()
+    if wish.gpu_layers and not gpu_build:
+        raise SpecfitError(
+            f"--gpu-layers {wish.gpu_layers}: this build of llama.cpp sees no GPU; build for yours "
+            "with `make setup GPU=cuda` (or vulkan, hip, metal), or leave the option out"
+        )
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # of a model before this one
+
+    def measured(placement: Placement, lines: int) -> Probed:
+        return probe(info, placement, runtime, ctx, lines, drafting=drafting)
+
+    guess = _first_guess(info, wish, gpu_build)
+    found = measured(guess, lines or 1)
+    machine = _machine(found, budget)
+    if lines is None:
+        lines = _lines(found.kv, machine)
+        found = measured(guess, lines)
+    weights = weights_of(info)
+    needs = _needs(info, found, ctx, lines, head)
+    plan = fit(weights, needs, machine, wish)
+    # Buffers depend on the placement; where a plan needs larger ones it is made again for those.
+    while plan.placement != guess:
+        guess, found = plan.placement, measured(plan.placement, lines)
+        own = _needs(info, found, ctx, lines, head)
+        needs = replace(own, gpu=max(needs.gpu, own.gpu))
+        plan = fit(weights, needs, machine, wish)
+    return plan
+
+
+def _first_guess(info: GgufInfo, wish: Wish, gpu_build: bool) -> Placement:
+    """All on the GPUs, but for what the user wants elsewhere."""
+    n = info.n_layers
+    if not gpu_build:
+        return Placement(0, n)
+    layers = n + 1 if wish.gpu_layers is None else min(wish.gpu_layers, n + 1)
+    on_host = min(wish.n_cpu_moe or 0, n) if info.n_experts else 0
+    return Placement(layers, on_host, wish.split)
+
+
+def _machine(found: Probed, budget: int | None) -> Machine:
+    memory = psutil.virtual_memory()
+    machine = Machine(
+        memory.available, memory.total, found.gpus, found.gpus != () and shares_memory()
+    )
+    return machine.within(budget)
+
+
+def _lines(kv: int, machine: Machine) -> int:
+    """kv: of one line."""
+    room = sum(gpu.free for gpu in machine.gpus)
+    return max(1, min(_LINES, int(_LINES_SHARE * room / max(1, kv))))
+
+
+def _needs(info: GgufInfo, found: Probed, ctx: int, lines: int, head: Path | None) -> Needs:
+    features = _features(info, head)
+    on_cuda = head is not None and found.gpus != () and torch.cuda.is_available()
+    gpu_head, host_head = 0, 0
+    if head is not None:
+        gpu_head = head_bytes(head, ctx * lines, on_gpu=True) if on_cuda else 0
+        host_head = head_bytes(head, ctx * lines, on_gpu=False)
+    return Needs(
+        ctx=ctx,
+        lines=lines,
+        kv=found.kv,
+        gpu=found.gpu + features if found.gpus else 0,
+        host=found.host + features * (1 if found.gpus else 2),
+        gpu_head=gpu_head,
+        host_head=0 if on_cuda else host_head,
+        plain_head=host_head,
+    )
+
+
+def _features(info: GgufInfo, head: Path | None) -> int:
+    return feature_bytes(info, 0 if head is None else _TAPS)
+
+
+def head_bytes(path: Path, pairs: int, *, on_gpu: bool) -> int:
+    """Bytes of a draft head with a cache for so many pairs; 0 for a file that cannot be read, which
+    its loader will say.
+
+    On a GPU a head keeps its own type but for `fc`; the CPU computes in float32.
+    """
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    total = 0
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                (size,) = struct.unpack("<Q", stream.read(8))
+                header = json.loads(stream.read(min(size, 1 << 24)))
+            for name, tensor in header.items():
+                if name == "__metadata__" or "embed_tokens" in name:
+                    continue
+                own = _TYPE_BYTES.get(tensor["dtype"], 1)
+                each = own if on_gpu and not name.endswith("fc.weight") else 4
+                total += prod(tensor["shape"]) * each
+                if name.endswith(("k_proj.weight", "v_proj.weight")):
+                    total += pairs * tensor["shape"][0] * each
+        except (OSError, ValueError, KeyError, TypeError, struct.error):
+            return 0
+    return total
