@@ -54,7 +54,7 @@ _OPTIONS = [
     click.option("--modes", metavar="MODE,MODE,…",
                  help="Speculation modes: off, chain:K, eagle3[:TOTAL[:DEPTH[:K]]], count, "
                  f"specfit[:ratio]. Default: {DEFAULT_MODES}; for --replay all, also oracle and "
-                 "static."),
+                 "static, and MODE@N decodes N answers at a time."),
     click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="R",
                  help="Times that every prompt is answered under every mode. Default: 1."),
     click.option("--audit", is_flag=True,

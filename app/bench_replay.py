@@ -41,12 +41,26 @@ class Job:
 def parse_replay_modes(names: Sequence[str] | None) -> tuple[str, ...]:
     """The modes of these names, by default all; raises AppError for one that is unknown."""
     for name in names or ():
+        mode, lines = _mode_and_lines(name)
         try:
-            if name not in (ORACLE, STATIC):
-                Spec.parse(name)
+            if mode not in (ORACLE, STATIC):
+                Spec.parse(mode)
         except ValueError as error:
             raise AppError(f"{error}; a replay also has {ORACLE} and {STATIC}") from error
+        if not 1 <= lines <= MAX_ROWS // 2 or (lines > 1 and mode in (ORACLE, STATIC)):
+            raise AppError(
+                f"{name!r}: write MODE@N for N texts at a time, N from 1 to {MAX_ROWS // 2}; "
+                f"{ORACLE} and {STATIC} know one"
+            )
     return MODES if names is None else tuple(names)
+
+
+def _mode_and_lines(name: str) -> tuple[str, int]:
+    """MODE or MODE@N, N texts at a time; 0 for what is no number."""
+    mode, sign, lines = name.partition("@")
+    if not sign:
+        return mode, 1
+    return mode, int(lines) if lines.isascii() and lines.isdigit() and len(lines) < 4 else 0
 
 
 def title_of(path: Path, found: TraceReplay) -> str:
@@ -153,7 +167,8 @@ def _done(job: Job) -> tuple[Job, tuple[Replayed, Predictions]]:
     elif shape is not None:
         cycles = lab.take_fixed(shape, cost)
     else:
-        cycles = lab.take(job.mode, cost)
+        mode, lines = _mode_and_lines(job.mode)
+        cycles = lab.take(mode, cost, lines=lines)
     result = summarise_replay(job.without or job.mode, cycles, len(lab.layer_weights))
     predictions = Predictions.of_replayed(cycles, len(lab.layer_weights))
     return job, (replace(result, shape=shape), predictions)

@@ -308,10 +308,21 @@ class TestReplayCommand:
         assert profile["modes"][0]["ratio"] == 1
         assert "ablation" not in result
 
+    def test_several_answers_at_a_time(self, command, recorded) -> None:
+        modes = "off,off@2,specfit@2"
+        outcome = command(bench.main, "--replay", recorded, "--modes", modes)
+        assert outcome.code == 0
+        names = [line.split()[0] for line in outcome.out.splitlines()[-3:]]
+        assert names == modes.split(",")
+
     @pytest.mark.parametrize(
         ("arguments", "reason"),
         [
             (["--modes", "off,magic"], "a replay also has oracle"),
+            (["--modes", "off,specfit@0"], "N from 1 to 32"),
+            (["--modes", "off,specfit@33"], "N from 1 to 32"),
+            (["--modes", "off,specfit@two"], "N from 1 to 32"),
+            (["--modes", "off,oracle@2"], "oracle and static know one"),
             (["--prompts", "x.jsonl"], "--prompts does not go with --replay"),
             (["--trace", "x"], "--trace does not go with --replay"),
             (["--temp", "0"], "--temp does not go with --replay"),
