@@ -36,6 +36,11 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--keys", type=int, default=300, help="keys that test_fuzz.py presses")
+    parser.addoption("--seeds", type=int, default=1, help="how often it does so")
+
+
 @pytest.fixture(scope="session")
 def bundled_engine() -> Iterator[Engine]:
     """The bundled pair, for whoever needs any real engine."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 
 import pytest
 from test_chat_tui import answered, ask, chat, mark_of, press, until
 from textual.pilot import Pilot
 
-from specfit.app.keys import KEYS
 from specfit.app.parameters import Parameters
 from specfit.app.session import Session
 from specfit.app.store import Store
@@ -247,16 +245,3 @@ async def test_the_palette_needs_some_rows(bundled_engine):
     async with chat(bundled_engine, size=(30, 4)) as pilot:
         await press(pilot, "ctrl+p", "pageup", "pagedown")
         assert not pilot.app.screen.is_modal
-
-
-async def test_no_keys_break_the_chat(bundled_engine):
-    """Keys at random: nothing but letters that are said, commands, and screens that come and go."""
-    keys = ["a", "/", "@", "space", "enter", "escape", "up", "down", "left", "tab", "backspace"]
-    keys += [k for key in KEYS for k in key.keys if key.action not in ("interrupt", "model")]
-    draw = random.Random(5)
-    async with chat(bundled_engine, max_tokens=3, size=(80, 24)) as pilot:
-        for _ in range(300):
-            pilot.app.simulate_key(draw.choice(keys))
-            await asyncio.sleep(0.002)
-        await asyncio.sleep(0.3)
-        assert pilot.app._exception is None
