@@ -16,6 +16,7 @@ from .batch_progress import Counts, shown
 from .batch_records import Answer, Format, Record, Writing, format_of
 from .batch_run import Line, Run, Worker, left
 from .entry import AppError
+from .hub_fetch import fetched
 from .interrupts import Interrupts
 from .lines_out import LinesOut
 from .options import RANDOM_SEED, ModelChoice
@@ -42,6 +43,7 @@ def answer_all(
     Raises AppError, before long work where it can be, KeyboardInterrupt on Ctrl-C.
     """
     with Interrupts() as interrupts, LinesOut(output) as out:
+        choice = fetched(choice)
         pair = _Pair.of(choice)
         run = _run(wanted, choice, flags, spec, pair)
         todo, failed = left(
