@@ -154,26 +154,23 @@ def describe(path: Path) -> ModelEntry | None:
 
 
 def fit(entry: ModelEntry, memory: Memory) -> Fit:
-    """A first estimate: experts in host memory and the rest on the GPU, if there is one."""
+    """A first estimate: as many experts on the GPU as fit there with the rest, if there is one."""
     need, free = entry.bytes + entry.kv_bytes, memory.ram + memory.vram
     numbers = f"{size(need)}, {size(free)} free"
     if need > free:
         return Fit("too big", f"too big: {numbers}")
-    on_gpu = need - entry.expert_bytes if memory.vram else 0
-    if on_gpu > memory.vram:
+    dense = need - entry.expert_bytes
+    if memory.vram and dense > memory.vram:
         return Fit(
             "tight",
-            f"tight: {size(on_gpu)} for the GPU, {size(memory.vram)} free there; "
-            "start with fewer --gpu-layers",
+            f"tight: {size(dense)} without experts, {size(memory.vram)} free on the GPU; "
+            "not all layers go there",
         )
-    if need - on_gpu > memory.ram:
-        return Fit(
-            "tight",
-            f"tight: {size(need - on_gpu)} for host memory, {size(memory.ram)} free there; "
-            "start with a smaller --n-cpu-moe",
-        )
-    near = on_gpu > _TIGHT * memory.vram or need - on_gpu > _TIGHT * memory.ram
-    return Fit("tight", f"tight: {numbers}") if near else Fit("fits", f"fits: {numbers}")
+    return (
+        Fit("tight", f"tight: {numbers}")
+        if need > _TIGHT * free
+        else Fit("fits", f"fits: {numbers}")
+    )
 
 
 def freed(memory: Memory, loaded: ModelEntry) -> Memory:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .entry import say, user_sentence
 from .hub_fetch import fetched
 from .interrupts import Interrupts
 from .options import ModelChoice
+from .plan_table import plan_table
 
 if TYPE_CHECKING:
     from specfit.backend import Engine
@@ -57,11 +59,15 @@ def _load(
 
         options = choice.load_options(drafting=drafting, lines=lines)
         from specfit.backend import Engine
+        from specfit.backend.loading import plan_load
         from specfit.backend.steady import SteadyEngine
 
         kind = SteadyEngine if steady else Engine
         try:
-            engine = kind.load(options, progress=advance)
+            plan = plan_load(options)
+            if plan.machine.gpus or options.vram_budget is not None:
+                say(plan_table(plan))
+            engine = kind.load(replace(options, plan=plan), progress=advance)
         except Exception as error:
             if user_sentence(error) is not None:
                 interrupts.check()  # cancelled by the user: not an error to explain

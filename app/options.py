@@ -30,13 +30,24 @@ ALL_LAYERS = -1
 MAX_INT = 2**31 - 1
 MAX_SEED = 2**32 - 1
 MAX_THREADS = 512
+# llama.cpp's values for its options.
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+LOAD_MODES = ("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
+# By --no-mmap and --mlock, llama.cpp's older names for some of these.
+_LOAD_MODES = {
+    (False, False): "",
+    (True, False): "none",
+    (False, True): "mmap+mlock",
+    (True, True): "mlock",
+}
 
 
 @dataclass(frozen=True)
 class ModelChoice:
     """Which model is loaded, and how; None means the engine's default.
 
-    Raises click.UsageError for options that contradict each other.
+    gpu_layers, n_cpu_moe: None is "auto". vram_budget: GiB. From cache_type_k on, options are
+    llama.cpp's own. Raises click.UsageError for options that contradict each other.
     """
 
     model: Path | None
@@ -49,6 +60,18 @@ class ModelChoice:
     cost_profile: str | None
     hf_repo: str | None = None
     hf_repo_draft: str | None = None
+    vram_budget: float | None = None
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    flash_attn: str = "auto"
+    load_mode: str = "auto"
+    no_mmap: bool = False
+    mlock: bool = False
+    numa: str | None = None
+    split_mode: str = "layer"
+    tensor_split: str | None = None
+    main_gpu: int = 0
+    rpc: str | None = None
 
     def __post_init__(self) -> None:
         if self.model is not None and self.hf_repo is not None:
@@ -57,6 +80,9 @@ class ModelChoice:
             raise click.UsageError("-md and -hfd both name a draft head; give one.")
         if self.cpu_moe and self.n_cpu_moe is not None:
             raise click.UsageError("--cpu-moe and --n-cpu-moe contradict each other; give one.")
+        if self.load_mode != "auto" and (self.no_mmap or self.mlock):
+            raise click.UsageError("--load-mode says what --no-mmap and --mlock say; give one.")
+        _proportions(self.tensor_split or "")
 
     def load_options(self, *, drafting: bool, lines: int | None = 1) -> LoadOptions:
         """The engine's options. Imports the engine, which takes seconds.
@@ -66,12 +92,26 @@ class ModelChoice:
         """
         assert self.hf_repo is None and self.hf_repo_draft is None, "hub_fetch.fetched comes first"
         from specfit.backend import LoadOptions
+        from specfit.backend.runtime import Runtime
 
+        budget = self.vram_budget
         return LoadOptions(
             model=self.model,
             head=self.model_draft,
             gpu_layers=self.gpu_layers,
-            n_cpu_moe=self.n_cpu_moe,
+            n_cpu_moe=MAX_INT if self.cpu_moe else self.n_cpu_moe,
+            vram_budget=None if budget is None else int(budget * 2**30),
+            runtime=Runtime(
+                cache_type_k=self.cache_type_k,
+                cache_type_v=self.cache_type_v,
+                flash_attn=self.flash_attn,
+                load_mode=_LOAD_MODES[self.no_mmap, self.mlock] or self.load_mode,
+                numa=self.numa,
+                split_mode=self.split_mode,
+                tensor_split=_proportions(self.tensor_split or ""),
+                main_gpu=self.main_gpu,
+                rpc=self.rpc,
+            ),
             ctx=self.ctx_size,
             threads=self.threads,
             cost_profile=self.cost_profile,
@@ -123,6 +163,30 @@ class _Finite(click.FloatRange):
         return number
 
 
+class _Count(click.IntRange):
+    """A number or "auto", which is None; "all" is -1 where that is allowed."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "auto":
+            return None
+        if value == "all" and self.min == ALL_LAYERS:
+            return ALL_LAYERS
+        return super().convert(value, param, ctx)
+
+
+def _proportions(text: str) -> tuple[float, ...]:
+    """Numbers with commas, or slashes, between. Raises click.UsageError for anything else."""
+    try:
+        shares = tuple(float(part) for part in text.replace("/", ",").split(",") if part)
+    except ValueError:
+        shares = (math.nan,)
+    if not all(0 <= share < math.inf for share in shares) or (shares and not any(shares)):
+        raise click.UsageError(f"--tensor-split {text!r}: write proportions like 3,1.")
+    return shares
+
+
 # Of two options for one thing, one that is typed goes before one that the user's settings have.
 _SAME_THING = (
     *(("hf_repo", "model"), ("hf_repo_draft", "model_draft")),
@@ -167,17 +231,43 @@ model_options = _grouped(
                      "Q4_K_M, or what is nearest to it."),
         click.option("-hfd", "-hfrd", "--hf-repo-draft", metavar="OWNER/REPO",
                      help="EAGLE-3 head of that model, from the hub as well."),
-        click.option("-ngl", "--gpu-layers", type=click.IntRange(ALL_LAYERS, MAX_INT),
-                     metavar="N",
-                     help="Layers on the GPU; -1 is all. Default: all if this build has a GPU."),
-        click.option("--cpu-moe", is_flag=True,
-                     help="Keep all experts in host memory (the default)."),
-        click.option("--n-cpu-moe", type=click.IntRange(0, MAX_INT), metavar="N",
-                     help="Keep only the first N layers' experts in host memory; 0: none."),
+        click.option("-ngl", "--gpu-layers", type=_Count(ALL_LAYERS, MAX_INT), metavar="N|auto",
+                     help="Layers on the GPU; -1 is all. Default, auto: as many as fit."),
+        click.option("--cpu-moe", is_flag=True, help="Keep all experts in host memory."),
+        click.option("--n-cpu-moe", type=_Count(0, MAX_INT), metavar="N|auto",
+                     help="Keep the first N layers' experts in host memory; 0: none. Default, "
+                     "auto: as few as fit on the GPU with the rest."),
+        click.option("--vram-budget", type=_Finite(min=0, min_open=True), metavar="GIB",
+                     help="Use no more GPU memory than this."),
         click.option("-c", "--ctx-size", type=click.IntRange(1, MAX_INT), metavar="N",
                      help="Context in tokens. Default: 4096, or what the model was trained for."),
         click.option("-t", "--threads", type=click.IntRange(1, MAX_THREADS), metavar="N",
-                     help="CPU threads. Default: the physical cores."),
+                     help="CPU threads. Default: the physical cores, of the fast kind."),
+        click.option("-ctk", "--cache-type-k", type=click.Choice(CACHE_TYPES), default="f16",
+                     metavar="TYPE",
+                     help="Type of the keys kept: " + ", ".join(CACHE_TYPES) + ". Default: f16."),
+        click.option("-ctv", "--cache-type-v", type=click.Choice(CACHE_TYPES), default="f16",
+                     metavar="TYPE",
+                     help="Type of the values kept, one of the same; quantised, they need flash "
+                     "attention."),
+        click.option("-fa", "--flash-attn", type=click.Choice(("on", "off", "auto")),
+                     default="auto", help="Flash attention. Default: auto."),
+        click.option("-lm", "--load-mode", type=click.Choice(LOAD_MODES), default="auto",
+                     help="How the file is read. Default: auto, mapped. none: into memory that a "
+                     "GPU can read fast."),
+        click.option("--no-mmap", is_flag=True, help="The same as -lm none."),
+        click.option("--mlock", is_flag=True,
+                     help="The same as -lm mmap+mlock: mapped, and held in memory."),
+        click.option("--numa", type=click.Choice(("distribute", "isolate", "numactl")),
+                     help="Helps on machines of several NUMA nodes."),
+        click.option("-sm", "--split-mode", type=click.Choice(("none", "layer", "row", "tensor")),
+                     default="layer", help="How several GPUs share the model. Default: layer."),
+        click.option("-ts", "--tensor-split", metavar="N0,N1,...",
+                     help="Proportions for the GPUs. Default: as fits."),
+        click.option("-mg", "--main-gpu", type=click.IntRange(0, MAX_THREADS), default=0,
+                     metavar="INDEX", help="The GPU for --split-mode none, or row. Default: 0."),
+        click.option("--rpc", metavar="HOST:PORT,...",
+                     help="Servers of llama.cpp's RPC backend, used as GPUs."),
         click.option("--cost-profile", metavar="NAME|FILE",
                      help="Plan as if verification cost what it costs on another machine."),
     ],

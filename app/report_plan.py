@@ -115,10 +115,10 @@ def default_placements(gpu: bool, cores: int, layers: int) -> list[str]:
         return ["cpu="]
     threads = min(MOST_THREADS, cores)
     return [
-        f"cpu-experts-{threads}=-t {threads}",
-        f"cpu-experts-{max(1, threads // 2)}=-t {max(1, threads // 2)}",
+        f"cpu-experts-{threads}=-t {threads} --cpu-moe",
+        f"cpu-experts-{max(1, threads // 2)}=-t {max(1, threads // 2)} --cpu-moe",
         f"half-layers=-t {threads} --n-cpu-moe {layers // 2}",
-        f"streamed={STREAM}=1 -t {threads}",
+        f"streamed={STREAM}=1 -t {threads} --cpu-moe",
         f"gpu=-t {threads} --n-cpu-moe 0",
     ]
 

@@ -8,6 +8,7 @@ loading a second copy of libggml-base crashes.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -101,6 +102,12 @@ get_layer_input = symbol(
 def supports_gpu() -> bool:
     """Whether this build of llama.cpp can use a GPU that is present."""
     return bool(llama.llama_supports_gpu_offload())
+
+
+@functools.cache
+def init_numa(strategy: int) -> None:
+    """Once: told again, ggml complains on the terminal."""
+    llama.llama_numa_init(strategy)
 
 
 def add_rpc_servers(servers: str) -> None:

@@ -66,7 +66,7 @@ class Runtime:
         build cannot use, or that do not answer."""
         library.start()
         if self.numa is not None:
-            llama.llama_numa_init(NUMA[self.numa])
+            library.init_numa(NUMA[self.numa])
         if self.rpc is not None:
             library.add_rpc_servers(self.rpc)
 

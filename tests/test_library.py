@@ -270,9 +270,10 @@ def entry_of(n_bytes: float, experts: float = 0, kv: float = 0) -> ModelEntry:
         (entry_of(10 * GB), Memory(12 * GB), "fits", "10.0 GB, 12.0 GB free"),
         (entry_of(11 * GB), Memory(12 * GB), "tight", "11.0 GB, 12.0 GB free"),
         (entry_of(18 * GB, 17 * GB), Memory(24 * GB, 8 * GB), "fits", "18.0 GB, 32.0 GB"),
-        (entry_of(18 * GB, 17 * GB), Memory(12 * GB, 8 * GB), "tight", "17.0 GB for host memory"),
-        (entry_of(12 * GB), Memory(24 * GB, 8 * GB), "tight", "12.0 GB for the GPU, 8.0 GB"),
-        (entry_of(7.5 * GB), Memory(24 * GB, 8 * GB), "tight", "7.5 GB, 32.0 GB"),
+        (entry_of(18 * GB, 17 * GB), Memory(13 * GB, 8 * GB), "fits", "18.0 GB, 21.0 GB"),
+        (entry_of(18 * GB, 17 * GB), Memory(11 * GB, 8 * GB), "tight", "18.0 GB, 19.0 GB"),
+        (entry_of(12 * GB), Memory(24 * GB, 8 * GB), "tight", "12.0 GB without experts, 8.0 GB"),
+        (entry_of(7.5 * GB), Memory(24 * GB, 8 * GB), "fits", "7.5 GB, 32.0 GB"),
         (entry_of(40 * GB, 36 * GB), Memory(24 * GB, 8 * GB), "too big", "40.0 GB, 32.0 GB"),
     ],
 )

@@ -20,7 +20,10 @@ from specfit.app.options import (
     token_limit,
 )
 from specfit.app.plain_text import shown
+from specfit.app.plan_table import plan_table
 from specfit.backend import Sampling
+from specfit.backend.fit import Gpu, Machine, Part, Placement, Plan
+from specfit.backend.runtime import Runtime
 
 MAINS = [chat.main, batch.main, bench.main]
 
@@ -96,6 +99,11 @@ def test_minus_one_token_is_no_limit():
         ["-t", "0"],
         ["-c", "many"],
         ["--cpu-moe", "--n-cpu-moe", "2"],
+        ["--no-mmap", "-lm", "mmap"],
+        ["--n-cpu-moe", "all"],
+        ["--vram-budget", "0"],
+        ["-ts", "1,x"],
+        ["-ctk", "q9"],
     ],
 )
 @pytest.mark.parametrize("main", MAINS)
@@ -133,3 +141,37 @@ def test_control_characters_are_shown():
     assert plain == "a␛[31mred␛]52;c;aGk=␇<9B>K␡␀\nb␍c\td"
     assert shown("naïve 日本語 👩‍🚀 é") == "naïve 日本語 👩‍🚀 é"
     assert shown("a\u202eb\u2066c\u200f") == "a<202E>b<2066>c\u200f"  # a mark turns nothing
+
+
+def test_llama_cpps_options_for_loading_reach_it():
+    choice, _ = parsed(
+        *("-ngl", "auto", "--n-cpu-moe", "auto", "--vram-budget", "7.5", "-ctk", "q8_0", "-ctv"),
+        *("q4_0", "-fa", "on", "--no-mmap", "--mlock", "--numa", "isolate", "-sm", "row"),
+        *("-ts", "3,1", "-mg", "1", "--rpc", "a:1,b:2"),
+    )
+    options = choice.load_options(drafting=True)
+    assert (options.gpu_layers, options.n_cpu_moe) == (None, None)
+    assert options.vram_budget == 7.5 * 2**30
+    assert options.runtime == Runtime(
+        "q8_0", "q4_0", "on", "mlock", "isolate", "row", (3, 1), 1, "a:1,b:2"
+    )
+    all_on_host = parsed("--cpu-moe", "-ngl", "all", "-lm", "dio")[0].load_options(drafting=True)
+    assert (all_on_host.gpu_layers, all_on_host.runtime.load_mode) == (-1, "dio")
+    assert all_on_host.n_cpu_moe > 1000
+
+
+def test_the_plan_is_a_small_table():
+    machine = Machine(24 << 30, 32 << 30, (Gpu("CUDA0", 8 << 30), Gpu("CUDA1", 4 << 30)))
+    parts = (
+        Part("layers", 1 << 30, 1 << 28, "49 of 49 on the GPU"),
+        Part("experts", 6 << 30, 3 << 30),
+    )
+    plan = Plan(Placement(49, 12), machine, 1, parts, (4 << 30, 3 << 30))
+    assert plan_table(plan).splitlines() == [
+        "GiB             GPU    host",
+        "layers         1.00    0.25  49 of 49 on the GPU",
+        "experts        6.00    3.00",
+        "together       7.00    3.25",
+        "free          12.00   24.00",
+        "CUDA0 4.00, CUDA1 3.00",
+    ]

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from fullshape import write_full_shape
 
-from specfit.backend import LoadOptions, SpecfitError, library
+from specfit.backend import Engine, LoadOptions, Sampling, Spec, SpecfitError, library
 from specfit.backend.context import Context, context_params
 from specfit.backend.cores import cores_of
 from specfit.backend.fit import GIB, Gpu, Placement, weights_of
@@ -173,6 +173,21 @@ def test_a_quantised_cache_without_flash_attention_is_refused_in_a_sentence():
     runtime = Runtime(cache_type_v="q8_0", flash_attn="off")
     with pytest.raises(SpecfitError, match="V cache requires flash"):
         plan_load(LoadOptions(ctx=512, runtime=runtime))
+
+
+def test_drafts_are_verified_and_kept_in_a_quantised_cache():
+    runtime = Runtime(cache_type_k="q8_0", cache_type_v="q4_0")
+    options = LoadOptions(ctx=256, threads=1, cost_profile="streamed", runtime=runtime)
+    with Engine.load(options) as engine:
+        answer = engine.generate(
+            [{"role": "user", "content": "Count to ten."}],
+            sampling=Sampling(temp=0),
+            max_tokens=40,
+            spec=Spec.parse("eagle3:12:3:3"),
+        )
+        assert "".join(answer)
+        # Were paths committed wrongly, the head would not be right this often.
+        assert answer.report.means.mean_acceptance_length > 1.5
 
 
 def test_gpu_layers_and_rpc_servers_are_refused_by_a_build_without():
