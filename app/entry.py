@@ -58,8 +58,9 @@ def run(command: click.Command, name: str) -> NoReturn:
 
 
 def _settings_for(command: click.Command, name: str) -> dict[str, Any]:
-    """Defaults of a command's options, from the user's settings; --help needs none."""
-    if {"-h", "--help"} & set(sys.argv[1:]):
+    """Defaults of a command's options, from the user's settings; --help needs none, and the doctor
+    is to say what is wrong with them."""
+    if name == "specfit-doctor" or {"-h", "--help"} & set(sys.argv[1:]):
         return {}
     from .settings import read_settings, settings_path
 

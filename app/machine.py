@@ -14,10 +14,10 @@ def machine_name() -> str:
     cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
     memory = psutil.virtual_memory().total / 2**30
     system = f"{platform.system()} {platform.machine()}"
-    return f"{_processor()}, {cores} cores, {memory:.0f} GiB, {system}"
+    return f"{processor()}, {cores} cores, {memory:.0f} GiB, {system}"
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's marketing name where the system tells it, else its architecture."""
     try:
         if platform.system() == "Darwin":
