@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import torch
 
+from specfit.models import ModelFileError
 from specfit.models.gguf_info import GgufInfo
+from specfit.models.weights import checkpoint_files
 
 from . import library
 from .devices import shares_memory
@@ -124,26 +126,38 @@ def _features(info: GgufInfo, head: Path | None) -> int:
 
 
 def head_bytes(path: Path, pairs: int, *, on_gpu: bool) -> int:
-    """Bytes of a draft head with a cache for so many pairs; 0 for a file that cannot be read, which
+    """Bytes of a draft head with a cache for so many pairs; 0 for one that cannot be read, which
     its loader will say.
 
-    On a GPU a head keeps its own type but for `fc`; the CPU computes in float32.
+    On a GPU a head keeps its own type but for `fc`, and its own embeddings stay on the host; the
+    CPU computes in float32. Of pickled heads only the files' sizes are looked at.
     """
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    try:
+        files = checkpoint_files(path)[1]
+        return sum(
+            _tensor_bytes(file, pairs, on_gpu=on_gpu)
+            if file.suffix == ".safetensors"
+            else file.stat().st_size * (1 if on_gpu else 2)
+            for file in files
+        )
+    except (ModelFileError, OSError, ValueError, KeyError, TypeError, struct.error):
+        return 0
+
+
+def _tensor_bytes(file: Path, pairs: int, *, on_gpu: bool) -> int:
+    with file.open("rb") as stream:
+        (size,) = struct.unpack("<Q", stream.read(8))
+        header = json.loads(stream.read(min(size, 1 << 24)))
     total = 0
-    for file in files:
-        try:
-            with file.open("rb") as stream:
-                (size,) = struct.unpack("<Q", stream.read(8))
-                header = json.loads(stream.read(min(size, 1 << 24)))
-            for name, tensor in header.items():
-                if name == "__metadata__" or "embed_tokens" in name:
-                    continue
-                own = _TYPE_BYTES.get(tensor["dtype"], 1)
-                each = own if on_gpu and not name.endswith("fc.weight") else 4
-                total += prod(tensor["shape"]) * each
-                if name.endswith(("k_proj.weight", "v_proj.weight")):
-                    total += pairs * tensor["shape"][0] * each
-        except (OSError, ValueError, KeyError, TypeError, struct.error):
-            return 0
+    for name, tensor in header.items():
+        if name == "__metadata__":
+            continue
+        own = _TYPE_BYTES.get(tensor["dtype"], 1)
+        if "embed_tokens" in name:
+            total += 0 if on_gpu else prod(tensor["shape"]) * own
+            continue
+        each = own if on_gpu and not name.endswith("fc.weight") else 4
+        total += prod(tensor["shape"]) * each
+        if name.endswith(("k_proj.weight", "v_proj.weight")):
+            total += pairs * tensor["shape"][0] * each
     return total

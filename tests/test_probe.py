@@ -141,9 +141,11 @@ def test_the_full_shape_takes_what_was_predicted(full_shape, ctx, lines, kind):
     runtime = Runtime(cache_type_k=kind, cache_type_v=kind)
     placement = Placement(0, full_shape.n_layers)
     found = probe(full_shape, placement, runtime, ctx, lines, drafting=True)
-    weights, kv, _computing = breakdown(full_shape.path, placement, runtime, ctx, lines)
+    weights, kv, computing = breakdown(full_shape.path, placement, runtime, ctx, lines)
     assert weights_of(full_shape).total == pytest.approx(weights, rel=0.001)
     assert found.kv == pytest.approx(kv, rel=0.001)
+    predicted = weights_of(full_shape).total + found.kv + found.host
+    assert predicted == pytest.approx(weights + kv + computing, rel=0.03)
 
 
 def test_what_a_full_shape_model_lacks_is_said_without_loading_it(full_shape, monkeypatch):
