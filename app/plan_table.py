@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specfit.backend.fit import Plan
+    from specfit.backend.plan import Plan
 
 _GIB = 1 << 30
 

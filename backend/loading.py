@@ -30,11 +30,11 @@ from .calibration import Measured, calibrated
 from .context import BATCH, TREE_LIMIT, Context
 from .cores import performance_cores
 from .errors import SpecfitError
-from .fit import Plan, Wish
 from .memory import memory_path, recall
 from .model import Model, Progress
 from .observer import Observer
 from .placing import plan_placement
+from .plan import Plan, Wish
 from .profiles import load_profile
 from .runtime import Runtime
 from .sampling import QWEN3, Sampling

@@ -16,7 +16,7 @@ from specfit.models.gguf_info import GgufInfo
 
 from . import library
 from .errors import SpecfitError
-from .fit import Placement
+from .plan import Placement
 from .runtime import Runtime
 
 Message = dict[str, str]

@@ -18,7 +18,8 @@ from specfit.models.weights import checkpoint_files
 from . import library
 from .devices import shares_memory
 from .errors import SpecfitError
-from .fit import Machine, Needs, Placement, Plan, Wish, fit, weights_of
+from .fit import fit
+from .plan import Machine, Needs, Placement, Plan, Wish, weights_of
 from .probe import Probed, feature_bytes, probe
 from .runtime import Runtime
 

@@ -17,8 +17,8 @@ from specfit.models.gguf_info import GgufInfo
 from . import library
 from .context import BATCH, context_params
 from .errors import SpecfitError
-from .fit import Gpu, Placement
 from .model import model_params
+from .plan import Gpu, Placement
 from .runtime import Runtime
 
 _MIB = 1 << 20

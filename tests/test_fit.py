@@ -8,18 +8,8 @@ import numpy as np
 import pytest
 
 from specfit.backend.errors import SpecfitError
-from specfit.backend.fit import (
-    GIB,
-    RESERVE,
-    Gpu,
-    Machine,
-    Needs,
-    Placement,
-    Weights,
-    Wish,
-    fit,
-    split_counts,
-)
+from specfit.backend.fit import RESERVE, fit, split_counts
+from specfit.backend.plan import GIB, Gpu, Machine, Needs, Placement, Weights, Wish
 
 MIB = 1 << 20
 # Qwen3-30B-A3B in Q4_K_M, roughly.

@@ -22,7 +22,7 @@ from specfit.app.options import (
 from specfit.app.plain_text import shown
 from specfit.app.plan_table import plan_table
 from specfit.backend import Sampling
-from specfit.backend.fit import Gpu, Machine, Part, Placement, Plan
+from specfit.backend.plan import Gpu, Machine, Part, Placement, Plan
 from specfit.backend.runtime import Runtime
 
 MAINS = [chat.main, batch.main, bench.main]

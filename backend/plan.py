@@ -1,0 +1,175 @@
+"""Values of the placement that fits: what a model takes, what a machine has, and the plan."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from math import prod
+
+from specfit.models.gguf_info import GgufInfo
+
+GIB = 1 << 30
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch|)exps")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the weights go: layers on GPUs, and how many layers' experts stay on the host.
+
+    split: of the layers on GPUs, how many each one takes; empty leaves it to llama.cpp.
+    """
+
+    gpu_layers: int
+    n_cpu_moe: int
+    split: tuple[float, ...] = ()
+
+    def expert_layer_weights(self, n_layers: int) -> list[float]:
+        """What an expert of each layer costs, relative to others: nothing where it lies on the GPU.
+
+        Where all layers are alike, all count, and the measured price says how much.
+        """
+        first_gpu_layer = max(0, n_layers + 1 - self.gpu_layers) if self.gpu_layers else n_layers
+        on_host = [layer < self.n_cpu_moe or layer < first_gpu_layer for layer in range(n_layers)]
+        return [1.0] * n_layers if not any(on_host) else [float(host) for host in on_host]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Bytes. table: token embeddings. layers: of each, less its routed experts. experts: those, of
+    each layer. output: what makes logits, counted also where it is the table. count: parameters."""
+
+    table: int
+    layers: tuple[int, ...]
+    experts: tuple[int, ...]
+    output: int
+    tied: bool = False
+    count: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.table + sum(self.layers) + sum(self.experts) + self.output * (not self.tied)
+
+    def scaled(self, factor: float) -> Weights:
+        """The same model at another precision, roughly."""
+        return replace(
+            self,
+            table=int(self.table * factor),
+            layers=tuple(int(size * factor) for size in self.layers),
+            experts=tuple(int(size * factor) for size in self.experts),
+            output=int(self.output * factor),
+        )
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What runs beside the weights, in bytes.
+
+    kv: keys and values of all layers, for `lines` of `ctx` tokens. gpu, host: buffers to compute
+    in, on each GPU that has layers and in host memory. gpu_head, host_head: the draft head, on the
+    first GPU or on the host, where there are GPU layers; without them all of it is `plain_head`.
+    """
+
+    ctx: int
+    lines: int
+    kv: int
+    gpu: int = 0
+    host: int = 0
+    gpu_head: int = 0
+    host_head: int = 0
+    plain_head: int = 0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """free: bytes that may be used, those included that `fit` leaves free."""
+
+    name: str
+    free: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Bytes of host memory, free and in all. gpus: in llama.cpp's order. shared: they use the
+    host's memory."""
+
+    ram: int
+    ram_total: int
+    gpus: tuple[Gpu, ...] = ()
+    shared: bool = False
+
+    def within(self, budget: int | None) -> Machine:
+        """This machine with no more than `budget` bytes of GPU memory, taken from the first on."""
+        if budget is None:
+            return self
+        gpus = []
+        for gpu in self.gpus:
+            gpus.append(replace(gpu, free=min(gpu.free, budget)))
+            budget -= gpus[-1].free
+        return replace(self, gpus=tuple(gpus))
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for; None: as much on the GPUs as fits.
+
+    split: how llama.cpp is to share layers between GPUs. pooled: it splits every tensor, so that
+    only their memory together counts. resident: weights in host memory are to stay there.
+    """
+
+    gpu_layers: int | None = None
+    n_cpu_moe: int | None = None
+    split: tuple[float, ...] = ()
+    pooled: bool = False
+    resident: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes of one part of what is loaded, and a word about it."""
+
+    name: str
+    gpu: int
+    host: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """gpus: bytes on each. notice: a sentence for the user, or nothing."""
+
+    placement: Placement
+    machine: Machine
+    lines: int
+    parts: tuple[Part, ...]
+    gpus: tuple[int, ...]
+    notice: str = ""
+
+    @property
+    def gpu(self) -> int:
+        return sum(self.gpus)
+
+    @property
+    def host(self) -> int:
+        return sum(part.host for part in self.parts)
+
+
+def weights_of(info: GgufInfo) -> Weights:
+    """Where the bytes of a model's file belong."""
+    layers, experts = [0] * info.n_layers, [0] * info.n_layers
+    table = output = 0
+    tied = True
+    for tensor in info.tensors:
+        layer = _LAYER.match(tensor.name)
+        if layer is not None and int(layer[1]) < info.n_layers:
+            group = experts if _EXPERTS.search(tensor.name) else layers
+            group[int(layer[1])] += tensor.n_bytes
+        elif tensor.name.startswith("output"):
+            output += tensor.n_bytes
+            tied = tied and tensor.name != "output.weight"
+        else:
+            table += tensor.n_bytes
+    if tied:  # llama.cpp makes logits with the table, a copy of it on a GPU
+        output += next((t.n_bytes for t in info.tensors if t.name == "token_embd.weight"), 0)
+    count = sum(prod(tensor.shape) for tensor in info.tensors)
+    return Weights(table, tuple(layers), tuple(experts), output, tied, count)
