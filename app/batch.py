@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from .batch_choice import BatchChoice
-from .batch_parameters import MOST_COMPLETIONS, Parameters
+from .batch_parameters import MOST_COMPLETIONS, MOST_LOGPROBS, Parameters
 from .entry import AppError, run
 from .options import (
     MAX_INT,
@@ -99,6 +99,27 @@ class _Lines(click.IntRange):
     metavar="TEXT",
     help="Ends an answer before this text; may be given more than once.",
 )
+@click.option("--grammar", metavar="GBNF", help="Grammar that answers keep to.")
+@click.option(
+    "--grammar-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The same, from a file.",
+)
+@click.option("-j", "--json-schema", metavar="SCHEMA", help="JSON schema that answers keep to.")
+@click.option(
+    "-jf",
+    "--json-schema-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The same, from a file.",
+)
+@click.option(
+    "--logprobs",
+    type=click.IntRange(0, MOST_LOGPROBS),
+    metavar="N",
+    help="Tell the log probability of every token, and of the N likeliest beside it.",
+)
 @click.option(
     "--json-progress",
     is_flag=True,
@@ -123,13 +144,18 @@ def batch(
     request of OpenAI's Batch API, or plain text. Its answer goes to OUT.jsonl as {"key", "id",
     "text", "finish_reason", "seed", "usage", "speculation"}, as soon as it is finished. A line that
     fails gives {"key", "id", "error"}; the others are answered all the same, and the exit code
-    is 2. What a line says of temperature, top_k, top_p, min_p, seed, max_tokens, stop, n and system
-    goes before the options.
+    is 2. What a line says of temperature, top_k, top_p, min_p, seed, max_tokens, stop, n, grammar,
+    json_schema, logprobs, top_logprobs and system goes before the options.
     """
     wanted = BatchChoice(**options)
     mode = parse_spec(spec)
     flags = Parameters(
-        **asdict(sampling_choice), max_tokens=predict, stop=wanted.stop, n=wanted.completions
+        **asdict(sampling_choice),
+        max_tokens=predict,
+        stop=wanted.stop,
+        n=wanted.completions,
+        grammar=wanted.one_grammar,
+        top_logprobs=wanted.logprobs,
     )
     found = wanted.reading.lines(source)
 

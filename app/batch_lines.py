@@ -37,14 +37,11 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "stream": (False,),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "logit_bias": ({},),
     "tools": ([],),
     "functions": ([],),
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
 }
 

@@ -14,7 +14,7 @@ from .prompts import Id, LineError, filled_text
 if TYPE_CHECKING:
     from specfit.backend import Sampling
 
-MOST_COMPLETIONS = 128
+MOST_COMPLETIONS, MOST_LOGPROBS, NO_LOGPROBS = 128, 20, -1
 # Beyond it every token is as likely as every other.
 HOTTEST = 1000
 
@@ -24,7 +24,8 @@ class Parameters:
     """None leaves a value to whoever comes next.
 
     seed: -1, of the flags only, draws one. max_tokens: -1 is no limit but the context. n:
-    completions of a line.
+    completions of a line. grammar: GBNF that answers keep to. top_logprobs: how many of the
+    likeliest tokens are told beside each that is drawn; -1 tells nothing.
     """
 
     temp: float | None = None
@@ -35,6 +36,8 @@ class Parameters:
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
     n: int | None = None
+    grammar: str | None = None
+    top_logprobs: int | None = None
 
     def over(self, other: Parameters) -> Parameters:
         """These values, and where there is none the other's."""
@@ -49,6 +52,11 @@ class Parameters:
     def token_limit(self) -> int | None:
         """As the engine takes it."""
         return None if self.max_tokens in (None, NO_LIMIT) else self.max_tokens
+
+    @property
+    def noting(self) -> int | None:
+        """Log probabilities to tell, as the engine takes it."""
+        return None if self.top_logprobs == NO_LOGPROBS else self.top_logprobs
 
     @property
     def completions(self) -> int:
@@ -76,6 +84,13 @@ def parameters_of(record: Mapping[str, object], where: Callable[[str], str]) -> 
         if name in found:
             raise LineError(f"has both {where(named[name])} and {where(key)}; give one")
         found[name], named[name] = read(value, where(key)), key
+    wanted = found.pop("logprobs", None)
+    if wanted is False:
+        found["top_logprobs"] = NO_LOGPROBS
+    elif wanted:
+        found.setdefault("top_logprobs", 0)
+    elif "top_logprobs" in found:
+        raise LineError(f"{where('top_logprobs')} goes with {where('logprobs')}: true")
     return Parameters(**found)
 
 
@@ -103,6 +118,57 @@ def _stop(value: object, where: str) -> tuple[str, ...]:
     return tuple(filled_text(text, where) for text in texts)
 
 
+def _bool(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise LineError(f"{where} must be true or false")
+    return value
+
+
+def _grammar(value: object, where: str) -> str:
+    return checked_grammar(filled_text(value, where), where)
+
+
+def _schema(value: object, where: str) -> str:
+    return grammar_of(value, where)
+
+
+def _format(value: object, where: str) -> str | None:
+    """OpenAI's `response_format`."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return grammar_of({"type": "object"}, where)
+    schema = value.get("json_schema") if isinstance(value, dict) else None
+    if kind != "json_schema" or not isinstance(schema, dict) or "schema" not in schema:
+        raise LineError(f'{where} must be of type "text", "json_object", or "json_schema" with one')
+    return grammar_of(schema["schema"], where)
+
+
+def grammar_of(schema: object, where: str) -> str:
+    """The GBNF of a JSON schema. Raises LineError."""
+    from specfit.backend import SpecfitError
+    from specfit.backend.guided import grammar_of_schema
+
+    try:
+        grammar = grammar_of_schema(schema)
+    except SpecfitError as error:
+        raise LineError(f"{where}: {error}") from error
+    return checked_grammar(grammar, where)
+
+
+def checked_grammar(grammar: str, where: str) -> str:
+    """Raises LineError if llama.cpp does not take it."""
+    from specfit.backend import SpecfitError
+    from specfit.backend.guided import check_grammar
+
+    try:
+        check_grammar(grammar)
+    except SpecfitError as error:
+        raise LineError(f"{where}: {error}") from error
+    return grammar
+
+
 _KEYS: dict[str, tuple[str, Callable[[object, str], Any]]] = {
     "temperature": ("temp", _number(0, HOTTEST)),
     "temp": ("temp", _number(0, HOTTEST)),
@@ -114,6 +180,11 @@ _KEYS: dict[str, tuple[str, Callable[[object, str], Any]]] = {
     "max_completion_tokens": ("max_tokens", _whole(NO_LIMIT, MAX_INT)),
     "stop": ("stop", _stop),
     "n": ("n", _whole(1, MOST_COMPLETIONS)),
+    "grammar": ("grammar", _grammar),
+    "json_schema": ("grammar", _schema),
+    "response_format": ("grammar", _format),
+    "logprobs": ("logprobs", _bool),
+    "top_logprobs": ("top_logprobs", _whole(0, MOST_LOGPROBS)),
 }
 KEYS = frozenset(_KEYS)
 

@@ -15,6 +15,8 @@ from .prompts import Id
 
 if TYPE_CHECKING:
     from specfit.backend import Generation, Report
+    from specfit.backend.guided import Noted
+    from specfit.backend.model import Model
 
 Format = Literal["specfit", "openai"]
 Record = dict[str, Any]
@@ -22,12 +24,13 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a line. seeds: of its completions, one each."""
+    """What came of a line. Of its completions, one each: seeds; logprobs, if they are wanted."""
 
     key: str
     id: Id
     generations: Sequence[Generation]
     seeds: Sequence[int]
+    logprobs: Sequence[Record | None]
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,12 @@ class Writing:
         reports = [generation.report for generation in answer.generations]
         usage, speculation = _usage(reports), _speculation(answer.generations, self.mode)
         if self.format == "openai":
-            choices = [_openai_choice(index, report) for index, report in enumerate(reports)]
+            choices = [
+                _openai_choice(index, report, logprobs)
+                for index, (report, logprobs) in enumerate(
+                    zip(reports, answer.logprobs, strict=True)
+                )
+            ]
             body = {
                 "id": f"chatcmpl-{answer.key}",
                 "object": "chat.completion",
@@ -58,7 +66,8 @@ class Writing:
             return _openai(answer.key, answer.id, response, None) | {"specfit": ours}
         choices = [
             {"text": report.text, "finish_reason": report.finish_reason, "seed": seed}
-            for report, seed in zip(reports, answer.seeds, strict=True)
+            | ({} if logprobs is None else {"logprobs": logprobs})
+            for report, seed, logprobs in zip(reports, answer.seeds, answer.logprobs, strict=True)
         ]
         what = choices[0] if len(choices) == 1 else {"choices": choices}
         counts = {"usage": usage, "speculation": speculation}
@@ -89,13 +98,30 @@ def _openai(key: str, line: Id | None, response: Record | None, error: Record | 
     }
 
 
-def _openai_choice(index: int, report: Report) -> Record:
+def _openai_choice(index: int, report: Report, logprobs: Record | None) -> Record:
     return {
         "index": index,
         "message": {"role": "assistant", "content": report.text, "refusal": None},
-        "logprobs": None,
+        "logprobs": logprobs,
         "finish_reason": report.finish_reason,
     }
+
+
+def logprobs_of(noted: Sequence[Noted], model: Model) -> Record:
+    """OpenAI's log probabilities: of every token but the one that ends the answer. A token whose
+    bytes are half a character has a replacement character for text."""
+
+    def entry(token: int, logprob: float) -> Record:
+        piece = model.piece(token)
+        text = piece.decode("utf-8", "replace")
+        return {"token": text, "logprob": logprob, "bytes": list(piece)}
+
+    content = [
+        {**entry(one.token, one.logprob), "top_logprobs": [entry(*best) for best in one.top]}
+        for one in noted
+        if not model.ends(one.token)
+    ]
+    return {"content": content, "refusal": None}
 
 
 def _usage(reports: Sequence[Report]) -> Record:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .batch_lines import Request, Unsound
 from .batch_parameters import NOTHING, Parameters, key_of, seeds_of
-from .batch_records import Answer, Record, has_failed
+from .batch_records import Answer, Record, has_failed, logprobs_of
 from .entry import user_sentence
 from .interrupts import Interrupts
 from .prompts import Id, Message
 
 if TYPE_CHECKING:
     from specfit.backend import Engine, Generation, Spec
+    from specfit.backend.guided import GuidedSampler
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Run:
         asked, own = found.asked.over(self.flags), found.asked.seed
         seeds = seeds_of(found.id, own, self.seed, asked.completions)
         drawing = (asked.temp, asked.top_k, asked.top_p, asked.min_p)
-        extent = (asked.token_limit, asked.stop, asked.completions)
+        extent = (asked.token_limit, asked.stop, asked.completions, asked.grammar, asked.noting)
         fixed = seeds if self.repeatable or own is not None else None
         key = key_of(self.depends_on, found.id, found.messages, drawing, extent, fixed)
         return Line(key, found.id, found.messages, asked, seeds)
@@ -85,6 +86,7 @@ class _Job:
 
     line: Line
     generations: list[Generation] = field(default_factory=list)
+    samplers: list[GuidedSampler | None] = field(default_factory=list)
     finished: int = 0
     ended: bool = False
 
@@ -158,24 +160,31 @@ class Worker:
             if job.ended or self._interrupts.pending:
                 return
             try:
-                generation = self._generation(job.line, seed)
+                generation, sampler = self._generation(job.line, seed)
             except Exception as error:  # its messages, or the model's template
                 self._fail(job, error)
                 return
             job.generations.append(generation)
+            job.samplers.append(sampler)
             self._jobs[generation] = job
             yield generation
 
-    def _generation(self, line: Line, seed: int) -> Generation:
+    def _generation(self, line: Line, seed: int) -> tuple[Generation, GuidedSampler | None]:
+        from specfit.backend.guided import guided
+
         if self._steady:
             self._engine.forget()
-        return self._engine.generate(
-            messages=list(line.messages),
-            sampling=line.asked.sampling(self._engine.recommended_sampling, seed),
-            max_tokens=line.asked.token_limit,
-            spec=self._spec,
-            stop=line.asked.stop or (),
-        )
+        asked = line.asked
+        wanted: dict[str, Any] = {
+            "messages": list(line.messages),
+            "sampling": asked.sampling(self._engine.recommended_sampling, seed),
+            "max_tokens": asked.token_limit,
+            "spec": self._spec,
+            "stop": asked.stop or (),
+        }
+        if asked.grammar is None and asked.noting is None:
+            return self._engine.generate(**wanted), None
+        return guided(self._engine, **wanted, grammar=asked.grammar, top=asked.noting)
 
     def _take(self, generation: Generation) -> None:
         job, line = (found := self._jobs.pop(generation)), found.line
@@ -184,8 +193,14 @@ class Worker:
         job.finished += 1
         if job.finished == len(line.seeds):
             assert line.id is not None
-            answer = Answer(line.key, line.id, job.generations, line.seeds)
+            logprobs = [self._logprobs(line, sampler) for sampler in job.samplers]
+            answer = Answer(line.key, line.id, job.generations, line.seeds, logprobs)
             self._ready.append((line, answer))
+
+    def _logprobs(self, line: Line, sampler: GuidedSampler | None) -> Record | None:
+        if sampler is None or line.asked.noting is None:
+            return None
+        return logprobs_of(sampler.noted, self._engine.model)
 
     def _released(self) -> Iterator[tuple[Line, Answer | str]]:
         ready, self._ready = self._ready, []

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from openai.types.chat import ChatCompletion
+from test_batch import lines_of
 
+from specfit.app import batch
 from specfit.backend import Engine, Sampling, Spec, SpecfitError
 from specfit.backend.guided import check_grammar, grammar_of_schema, guided
 
@@ -123,6 +127,73 @@ def test_noting_changes_no_text(bundled_engine):
     plain = "".join(_texts(bundled_engine))
     generation, _ = answer(bundled_engine, "off", 0.7, top=5)
     assert generation.report.text == plain
+
+
+def put(path: Path, *lines: object) -> Path:
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+QUICK = ("-n", 40, "-c", 512, "-t", 1, "-np", 2, "-s", 1)
+
+
+def test_a_batch_keeps_to_the_grammars_of_its_lines_and_options(command, tmp_path):
+    prompt = {"prompt": "Give me a fruit."}
+    formats = {"type": "json_schema", "json_schema": {"name": "fruit", "schema": SCHEMA}}
+    request = {"messages": ASK, "response_format": formats, "logprobs": True, "top_logprobs": 2}
+    source = put(
+        tmp_path / "in",
+        {"id": "option", **prompt, "n": 2},
+        {"id": "own", **prompt, "grammar": 'root ::= "pl" "um"'},
+        {"id": "schema", **prompt, "json_schema": SCHEMA},
+        {"custom_id": "openai", "body": request},
+    )
+    out = tmp_path / "out.jsonl"
+    (tmp_path / "grammar").write_text('root ::= "yes" | "no"')
+    flags = ("--grammar-file", tmp_path / "grammar", "--format", "openai")
+    assert command(batch.main, source, "-o", out, *QUICK, *flags).code == 0
+    choices = {r["custom_id"]: r["response"]["body"]["choices"] for r in lines_of(out)}
+    texts = {name: [one["message"]["content"] for one in of] for name, of in choices.items()}
+    assert len(texts["option"]) == 2 and set(texts["option"]) <= {"yes", "no"}
+    assert texts["own"] == ["plum"]
+    assert json.loads(texts["schema"][0]).keys() == json.loads(texts["openai"][0]).keys()
+    assert choices["own"][0]["logprobs"] is None
+    answered = {r["custom_id"]: r["response"]["body"] for r in lines_of(out)}
+    completion = ChatCompletion.model_validate(answered["openai"], strict=True)
+    content = completion.choices[0].logprobs.content
+    assert "".join(one.token for one in content) == texts["openai"][0]
+    assert all(len(one.top_logprobs) == 2 and one.logprob <= 0 for one in content)
+
+
+def test_log_probabilities_are_told_where_they_are_asked_for(command, tmp_path):
+    lines = [{"id": 1, "prompt": "Hi"}, {"id": 2, "prompt": "Hi", "logprobs": False}]
+    source, out = put(tmp_path / "in", *lines), tmp_path / "out.jsonl"
+    assert command(batch.main, source, "-o", out, *QUICK, "--logprobs", 1).code == 0
+    told, silent = sorted(lines_of(out), key=lambda record: record["id"])
+    assert "logprobs" not in silent
+    content = told["logprobs"]["content"]
+    assert b"".join(bytes(one["bytes"]) for one in content).decode() == told["text"]
+    assert all(len(one["top_logprobs"]) == 1 for one in content)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--grammar", "root ::= foo"), "--grammar: not a GBNF grammar"),
+        (("--json-schema", "{"), "--json-schema: not JSON"),
+        (("-j", '{"type": "nonsense"}'), "--json-schema: the JSON schema cannot be followed"),
+        (("-j", "[" * 100_000), "--json-schema: not JSON"),
+        (("--grammar", 'root ::= "a"', "-j", "{}"), "give one"),
+        (("--grammar-file", "/nowhere"), "/nowhere: No such file"),
+        (("--logprobs", 21), "--logprobs"),
+    ],
+)
+def test_a_grammar_that_cannot_be_used_is_named_before_any_work(command, tmp_path, flags, said):
+    source, out = put(tmp_path / "in", {"id": 1, "prompt": "Hi"}), tmp_path / "out.jsonl"
+    outcome = command(batch.main, source, "-o", out, "-m", "/nowhere.gguf", *flags)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert said in outcome.err
+    assert not out.exists()
 
 
 def _texts(engine: Engine) -> Any:
