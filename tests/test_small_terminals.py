@@ -29,7 +29,8 @@ from specfit.app.widgets.search_screen import SearchScreen
 from specfit.app.widgets.system_prompt_screen import SystemPromptScreen
 
 SIZES = pytest.mark.parametrize("size", [(20, 5), (30, 8), (40, 10)])
-OF_DIALOGS = pytest.mark.parametrize("size", [(20, 5), (40, 10)])
+TWO_SIZES = pytest.mark.parametrize("size", [(20, 5), (40, 10)])
+TINY = (20, 5)
 WIDEST_LETTERS = 8
 
 
@@ -55,7 +56,7 @@ async def test_the_chat_is_written_to_and_read(bundled_engine, size):
         assert last_word[:WIDEST_LETTERS] in screen_text(pilot)
 
 
-@SIZES
+@TWO_SIZES
 async def test_the_panel_takes_the_place_of_the_conversation(bundled_engine, size):
     async with chat(bundled_engine, spec="chain:3", max_tokens=12, size=size) as pilot:
         await ask(pilot, "Tea?")
@@ -75,45 +76,44 @@ async def test_the_panel_takes_the_place_of_the_conversation(bundled_engine, siz
         await until(lambda: last_word in screen_text(pilot))
 
 
-@OF_DIALOGS
+@TWO_SIZES
 async def test_every_parameter_is_reached_and_what_is_wrong_is_told(size):
     screen = ParameterPanel(Parameters())
     async with showing(screen, size) as pilot:
         fields = [field for field in screen.focus_chain if isinstance(field, Input | Select)]
         fields[0].focus()
-        for field in fields[:-1]:
-            await press(pilot, "tab")
-            assert screen.focused is not field
-            await until(lambda: is_seen(screen.focused))
+        for field in fields:
+            await until(lambda field=field: screen.focused is field and is_seen(field))
+            pilot.app.simulate_key("tab")
+        await until(lambda: screen.focused is fields[0])
         screen.query_one("#top_p").focus()
         await press(pilot, "9")
-        assert "Top-p: " in screen_text(pilot)
+        await until(lambda: "Top-p: " in screen_text(pilot))
         assert is_seen(screen.query_one("#help"))
         assert screen.query_one("#help").has_class("-error")
         await press(pilot, "escape")
         assert await given(pilot) is None
 
 
-@OF_DIALOGS
+@TWO_SIZES
 async def test_a_system_prompt_is_written(size, tmp_path):
     screen = SystemPromptScreen("Be brief.", tmp_path / "prompts.json")
     async with showing(screen, size) as pilot:
         for field in screen.focus_chain:
             field.focus()
-            await pilot.pause()
-            assert is_seen(field)
-        assert "Be brief." in screen_text(pilot)
+            await until(lambda field=field: is_seen(field))
+        await until(lambda: "Be brief." in screen_text(pilot))
         await press(pilot, "escape")
         assert await given(pilot) is None
 
 
-@OF_DIALOGS
+@TWO_SIZES
 async def test_models_and_heads_are_chosen_from(machine, size):  # noqa: F811
     async with showing(ModelPicker(), size) as pilot:
         await looked(pilot)
         await press(pilot, "down")
         await looked(pilot)
-        assert "Qwen3-30B" in screen_text(pilot)
+        await until(lambda: "Qwen3-30B" in screen_text(pilot))
         assert is_seen(pilot.app.screen.query_one(ModelTable))
         heads = pilot.app.screen.query_one(HeadList)
         assert is_seen(heads)
@@ -122,36 +122,35 @@ async def test_models_and_heads_are_chosen_from(machine, size):  # noqa: F811
         assert await given(pilot) is None
 
 
-@OF_DIALOGS
-async def test_conversations_are_chosen_from_and_deleting_asks(size):
+async def test_conversations_are_chosen_from_and_deleting_asks():
     lines = [Line(n, f"Title {n}") for n in range(9)]
     screen = ConversationsScreen(lambda: lines, lambda _: None)
-    async with showing(screen, size) as pilot:
+    async with showing(screen, TINY) as pilot:
+        await until(lambda: "Title 0" in screen_text(pilot))
         await press(pilot, *["down"] * 8)
-        assert "Title 8" in screen_text(pilot)
+        await until(lambda: "Title 8" in screen_text(pilot))
         await press(pilot, "ctrl+d")
-        assert "Enter deletes" in screen_text(pilot)
+        await until(lambda: "Enter deletes" in screen_text(pilot))
         await press(pilot, "escape", "escape")
         assert await given(pilot) is None
 
 
-@OF_DIALOGS
-async def test_what_is_found_is_read(size):
+async def test_what_is_found_is_read():
     hits = [Found(n, n, f"Title {n}", "user", "blue sky", (0, 4)) for n in range(9)]
     screen = SearchScreen(lambda _: hits, words="blue")
-    async with showing(screen, size) as pilot:
+    async with showing(screen, TINY) as pilot:
+        await until(lambda: "Title 0" in screen_text(pilot))
         await press(pilot, *["down"] * 8)
-        assert "Title 8" in screen_text(pilot) or "blue sky" in screen_text(pilot)
+        await until(lambda: "blue sky" in screen_text(pilot))
         assert is_seen(screen.query_one(OptionList))
         await press(pilot, "enter")
         assert (await given(pilot)).message == 8
 
 
-@OF_DIALOGS
-async def test_help_is_read_to_its_end(size):
-    async with showing(HelpScreen(KEYS), size) as pilot:
+async def test_help_is_read_to_its_end():
+    async with showing(HelpScreen(KEYS), TINY) as pilot:
         assert "Enter" in screen_text(pilot)
         await press(pilot, "end")
-        assert "messages" in screen_text(pilot)
+        await until(lambda: "messages" in screen_text(pilot))
         await press(pilot, "escape")
         assert await given(pilot) is None
