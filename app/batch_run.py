@@ -97,11 +97,8 @@ class Worker:
     steady: every prompt is processed whole, and one after the other.
     """
 
-    def __init__(
-        self, engine: Engine, run: Run, spec: Spec, interrupts: Interrupts, *, steady: bool
-    ) -> None:
+    def __init__(self, engine: Engine, spec: Spec, interrupts: Interrupts, *, steady: bool) -> None:
         self._engine = engine
-        self._run = run
         self._spec = spec
         self._interrupts = interrupts
         self._steady = steady
@@ -127,6 +124,8 @@ class Worker:
                     yield from self._released()
                 going = False
             except Exception:  # of a decode: it may be due to any of the lines
+                if not self._jobs:
+                    raise
                 yield from self._alone()
         yield from self._released()
         self._interrupts.on_interrupt = None

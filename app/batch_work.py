@@ -62,7 +62,7 @@ def answer_all(
             **environment(),
         }
         writing = Writing(wanted.form, pair.model.name, str(spec), timeless=wanted.deterministic)
-        work = _Work(wanted, choice, run, spec, interrupts, out, writing)
+        work = _Work(wanted, choice, spec, interrupts, out, writing)
         counts = Counts(len(found), skipped=len(found) - len(todo))
         work.do(todo, counts, entry)
         return failed + counts.failed
@@ -130,7 +130,6 @@ def _as_given(wanted: BatchChoice, choice: ModelChoice, flags: Parameters, spec:
 class _Work:
     wanted: BatchChoice
     choice: ModelChoice
-    run: Run
     spec: Spec
     interrupts: Interrupts
     out: LinesOut
@@ -148,7 +147,7 @@ class _Work:
         with loaded_engine(
             self.choice, self.interrupts, drafting=drafting, lines=self.wanted.lines, steady=steady
         ) as engine:
-            worker = Worker(engine, self.run, self.spec, self.interrupts, steady=steady)
+            worker = Worker(engine, self.spec, self.interrupts, steady=steady)
             if manifest is not None:
                 manifest.begin({**entry, "engine": engine.description})
             try:
