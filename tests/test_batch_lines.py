@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specfit.app import batch
 from specfit.app.batch_lines import Reading, Request, Template, Unsound
@@ -211,3 +213,38 @@ def test_seeds_are_what_the_readme_says():
     assert seeds_of("naïve", None, 7, 2) == [derived_seed(7, "naïve", k) for k in (0, 1)]
     assert seeds_of("naïve", 5, 7, 2) == [5, derived_seed(5, "naïve", 1)]
     assert derived_seed(7, 1, 0) != derived_seed(7, "1", 0)
+
+
+KEYS = st.sampled_from(
+    [
+        *("id", "prompt", "messages", "system", "role", "content", "type", "text", "custom_id"),
+        *("body", "url", "method", "temperature", "top_k", "seed", "stop", "n", "max_tokens"),
+        *("logprobs", "top_logprobs", "tools", "model"),
+    ]
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 10**20)
+    | st.floats()
+    | st.sampled_from(["", "user", "system", "text", "POST", "/v1/chat/completions", "\ud800"])
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=6) | VALUES, st.sampled_from([None, "a {prompt}"]))
+def test_no_line_of_json_is_more_than_an_error(line, template):
+    reading = Reading(template=None if template is None else Template(template))
+    found = read(line, reading)
+    assert isinstance(found, Request | Unsound)
+    if isinstance(found, Request):
+        assert found.messages
+        json.dumps(found.messages, ensure_ascii=False).encode()  # can be written to any file
+
+
+@given(st.binary(max_size=40))
+def test_no_line_of_bytes_is_more_than_an_error(line):
+    for read_as in (Reading().json_line, Reading().text_line):
+        assert isinstance(read_as(line, 1), Request | Unsound)
