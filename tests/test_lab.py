@@ -257,7 +257,7 @@ def test_bins_hold_equally_many_cycles_in_the_order_of_predictions() -> None:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trace") / "made-up.jsonl.gz"
-    trace = made_up_trace(30, texts=2)
+    trace = made_up_trace(10, texts=2)
     with TraceWriter(path, trace) as writer:
         for text in trace.texts:
             writer.add(text)
@@ -275,13 +275,13 @@ class TestReplayCommand:
         assert plot.read_bytes().startswith(b"\x89PNG")
         assert max(map(len, outcome.out.splitlines()[1:])) <= 100
         result = json.loads(out.read_text())
-        assert (result["steps"], result["texts"], result["baseline"]) == (60, 2, "off")
+        assert (result["steps"], result["texts"], result["baseline"]) == (20, 2, "off")
         assert [p["profile"] for p in result["profiles"]] == shipped_profiles()
         for profile in result["profiles"]:
             assert tuple(mode["mode"] for mode in profile["modes"]) == MODES
             off = profile["modes"][0]
             for mode in profile["modes"]:
-                assert mode["tokens"] == 60
+                assert mode["tokens"] == 20
                 assert mode["ratio"] == pytest.approx(
                     mode["tokens_per_second"] / off["tokens_per_second"]
                 )
