@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar, Generic, TypeVar
 
 from textual.app import ComposeResult
@@ -14,6 +13,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+from textual.worker import Worker
 
 from ..entry import AppError
 from ..plain_text import shown
@@ -122,14 +122,15 @@ class ListScreen(Dialog[Result | None], Generic[Entry, Result]):
         return "Nothing is found." if words else ""
 
     def look_up(self) -> None:
-        words = self._input.value.strip()
-        self.run_worker(partial(self._look_up, words), exclusive=True, group="list")
+        # Not a coroutine, which would never be awaited if the next look-up comes before it begins.
+        _: Worker[None] = self.run_worker(self._look_up, exclusive=True, group="list")
 
     def say(self, text: str) -> None:
         """Shows `text` in the line of help."""
         self._hint.update(shown(text))
 
-    async def _look_up(self, words: str) -> None:
+    async def _look_up(self) -> None:
+        words = self._input.value.strip()
         await asyncio.sleep(SETTLED_S if self.entries else 0)
         self.say(self.HINT)
         try:
