@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -81,12 +82,21 @@ class Model:
         self.n_vocab = int(llama.llama_vocab_n_tokens(vocab))
         self.n_embd = int(llama.llama_model_n_embd(handle))
         self._pieces: dict[int, bytes] = {}
+        # The chat counts tokens beside its engine, and may be counting when a model is closed.
+        self._tokenizing = threading.Lock()
 
     def close(self) -> None:
-        self._finalizer()
+        with self._tokenizing:
+            self._finalizer()
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        data = text.encode()
+        """May be called from any thread. Raises SpecfitError if the model was closed."""
+        with self._tokenizing:
+            if not self._finalizer.alive:
+                raise SpecfitError("the model is not loaded any more")
+            return self._tokens(text.encode(), add_special, parse_special)
+
+    def _tokens(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
         room = len(data) + 8
         while True:
             buffer = (llama.llama_token * room)()

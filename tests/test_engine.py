@@ -101,6 +101,13 @@ def test_the_next_turn_reuses_the_last_and_says_the_same(engine: Engine, mode: s
     assert reused[:8] == afresh[:8]
 
 
+def test_a_closed_model_counts_no_tokens() -> None:
+    with Engine.load(LoadOptions(ctx=64, threads=1, drafting=False)) as loaded:
+        assert loaded.count_tokens(QUESTION) > 5
+    with pytest.raises(SpecfitError, match="not loaded any more"):
+        loaded.count_tokens(QUESTION)
+
+
 def test_stop_ends_after_the_present_cycle_and_keeps_the_text(engine: Engine) -> None:
     generation = engine.generate(QUESTION, sampling=GREEDY, max_tokens=200)
     pieces = []
