@@ -82,6 +82,9 @@ class Model:
         self.n_vocab = int(llama.llama_vocab_n_tokens(vocab))
         self.n_embd = int(llama.llama_model_n_embd(handle))
         self._pieces: dict[int, bytes] = {}
+        self._template: bytes = llama.llama_model_chat_template(handle, None) or b""
+        self._bos = self._special_text(llama.llama_vocab_bos(vocab))
+        self._eos = self._special_text(llama.llama_vocab_eos(vocab))
         # The chat counts tokens beside its engine, and may be counting when a model is closed.
         self._tokenizing = threading.Lock()
 
@@ -126,7 +129,7 @@ class Model:
     @property
     def knows_thinking(self) -> bool:
         """Whether the chat template asks `enable_thinking`."""
-        return b"enable_thinking" in (llama.llama_model_chat_template(self.handle, None) or b"")
+        return b"enable_thinking" in self._template
 
     def prompt(self, messages: Sequence[Message], thinking: bool | None = None) -> Prompt:
         """The conversation as the model's own chat template writes it, ready to be answered.
@@ -135,8 +138,7 @@ class Model:
         SpecfitError if the template refuses the messages.
         """
         text = self._render(messages, thinking)
-        bos = self._special_text(llama.llama_vocab_bos(self.vocab))
-        add_special = not (bos and text.startswith(bos))
+        add_special = not (self._bos and text.startswith(self._bos))
         tokens = self.tokenize(text, add_special=add_special, parse_special=True)
         return Prompt(tokens, text.rstrip().endswith("<think>"))
 
@@ -146,12 +148,9 @@ class Model:
 
     def _render(self, messages: Sequence[Message], thinking: bool | None) -> str:
         wish = {} if thinking is None else {"enable_thinking": thinking}
-        template = llama.llama_model_chat_template(self.handle, None)
         try:
             formatter = Jinja2ChatFormatter(
-                template.decode() if template else CHATML,
-                eos_token=self._special_text(llama.llama_vocab_eos(self.vocab)),
-                bos_token=self._special_text(llama.llama_vocab_bos(self.vocab)),
+                self._template.decode() or CHATML, eos_token=self._eos, bos_token=self._bos
             )
             return str(formatter(messages=messages, **wish).prompt)
         except (jinja2.TemplateError, ValueError, TypeError) as error:

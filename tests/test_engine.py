@@ -345,9 +345,7 @@ THINKING_TEMPLATE = (
 def test_the_chat_template_is_told_whether_to_think(
     bundled_engine: Engine, monkeypatch: pytest.MonkeyPatch, thinking: bool | None, opens: bool
 ) -> None:
-    monkeypatch.setattr(
-        "llama_cpp.llama_cpp.llama_model_chat_template", lambda *_: THINKING_TEMPLATE
-    )
+    monkeypatch.setattr(bundled_engine.model, "_template", THINKING_TEMPLATE)
     messages = [{"role": "user", "content": "What is tea?"}]
     generation = bundled_engine.generate(messages, max_tokens=1, thinking=thinking)
     assert generation.opens_thinking is opens
