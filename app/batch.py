@@ -26,6 +26,7 @@ from .options import (
     sampling_options,
     spec_option,
 )
+from .prompts import STANDARD_INPUT
 
 
 class _Lines(click.IntRange):
@@ -158,6 +159,9 @@ def batch(
         top_logprobs=wanted.logprobs,
     )
     found = wanted.reading.lines(source)
+    if not found:
+        where = "standard input" if source == STANDARD_INPUT else source
+        raise AppError(f"{where} holds no line to answer")
 
     from .batch_work import answer_all
 

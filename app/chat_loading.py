@@ -9,6 +9,7 @@ from textual.timer import Timer
 
 from .chat_conversations import ConversationActions
 from .chat_setup import Setup
+from .entry import user_sentence
 from .jobs import LoadJob
 from .keys import key_name, keys_of
 from .options import ModelChoice
@@ -91,7 +92,10 @@ class LoadingActions(ConversationActions):
                 self.load_error = job.error
                 self.exit()
                 return
-            self.notify(f"{job.error}", severity="error", timeout=10, markup=False)
+            why = None if job.error is None else user_sentence(job.error)
+            self.notify(
+                why or "The model was not loaded.", severity="error", timeout=10, markup=False
+            )
         if before in (None, self.wanted):
             await self._show_chat()
             return

@@ -295,6 +295,7 @@ def _level_ms(cycles: _Cycles, head: Eagle3Head) -> list[float]:
     context, spent = cycles.context, {width: [0.0] * 0 for width in (0, *LEVEL_WIDTHS)}
     n_features = len(head.taps) * context.model.n_embd
     features = np.zeros((cycles.n_text, n_features), np.float32)
+    few = features[:2]  # as many as a cycle may commit, where the context has room for two
     head.truncate(0)
     head.commit(features, [0] * len(features))
     tree = cycles.tree((4, False))
@@ -304,7 +305,7 @@ def _level_ms(cycles: _Cycles, head: Eagle3Head) -> list[float]:
             cycles.timed(tree)
             context.truncate(cycles.n_text)
             start = time.perf_counter()
-            head.commit(features[:2], [0, 0])
+            head.commit(few, [0] * len(few))
             head.begin_tree()
             tokens, _ = head.propose(BRANCHING)
             begun = time.perf_counter()

@@ -219,3 +219,13 @@ def test_a_byte_order_mark_and_blank_lines_are_passed_over(source):
         Prompt(1, 1, ({"role": "user", "content": "x"},)),
         Prompt(4, 2, ({"role": "user", "content": "y"},)),
     ]
+
+
+def test_an_input_without_a_line_is_refused(command, tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n\n")
+    outcome = command(batch.main, empty, "-o", tmp_path / "out.jsonl")
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+    assert "holds no line to answer" in outcome.err
+    assert not (tmp_path / "out.jsonl").exists()

@@ -101,6 +101,16 @@ def test_the_next_turn_reuses_the_last_and_says_the_same(engine: Engine, mode: s
     assert reused[:8] == afresh[:8]
 
 
+@pytest.mark.parametrize("ctx", [1, 2, 9, 17])
+def test_a_context_of_a_few_tokens_is_measured_too(
+    ctx: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    refused = pytest.raises(SpecfitError, match=f"the context holds {ctx}")
+    with Engine.load(LoadOptions(ctx=ctx, threads=1)) as small, refused:
+        small.prompt_tokens(QUESTION)
+
+
 def test_a_closed_model_counts_no_tokens() -> None:
     with Engine.load(LoadOptions(ctx=64, threads=1, drafting=False)) as loaded:
         assert loaded.count_tokens(QUESTION) > 5
