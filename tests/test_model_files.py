@@ -252,9 +252,10 @@ def test_dequantising_keeps_metadata_and_values(bundled_f16: Path) -> None:
     for one, other in zip(
         gguf.GGUFReader(bundled_model()).tensors, gguf.GGUFReader(bundled_f16).tensors, strict=True
     ):
-        assert one.name == other.name
-        values = gguf.dequantize(one.data, one.tensor_type)
-        np.testing.assert_allclose(other.data, values, rtol=1e-3, atol=1e-6)
+        assert (one.name, list(one.shape)) == (other.name, list(other.shape))
+        for some in (slice(2), slice(-2, None)):  # all of them would take seconds
+            values = gguf.dequantize(one.data[some], one.tensor_type)
+            np.testing.assert_allclose(other.data[some], values, rtol=1e-3, atol=1e-6)
 
 
 def test_the_dequantising_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
