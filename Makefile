@@ -45,7 +45,7 @@ test:
 	$(VENV_PYTHON) -m ruff format --check
 	$(VENV_PYTHON) -m mypy
 	$(VENV_PYTHON) -m mypy bootstrap.py
-	$(VENV_PYTHON) -m pytest
+	$(VENV_PYTHON) -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 setup:
 	$(call SETUP,--report)
