@@ -8,13 +8,22 @@ from pathlib import Path
 
 import click
 
-from .bench_jobs import Outputs, compare, fit, parse_modes, replay, trace
+from .bench_jobs import (
+    Outputs,
+    compare,
+    compare_lines,
+    fit,
+    mode_names,
+    replay,
+    trace,
+)
 from .bench_out import refuse_overwriting
 from .entry import AppError, run
 from .options import (
     ModelChoice,
     SamplingChoice,
     model_options,
+    parse_spec,
     predict_option,
     sampling_options,
 )
@@ -53,8 +62,8 @@ _OPTIONS = [
                  "forecast on the quarter of the answers that is held out; at least 4."),
     click.option("--modes", metavar="MODE,MODE,…",
                  help="Speculation modes: off, chain:K, eagle3[:TOTAL[:DEPTH[:K]]], count, "
-                 f"specfit[:ratio]. Default: {DEFAULT_MODES}; for --replay all, also oracle and "
-                 "static, and MODE@N decodes N answers at a time."),
+                 f"specfit[:ratio]. MODE@N and MODE@auto make N answers at a time. "
+                 f"Default: {DEFAULT_MODES}; for --replay all, also oracle and static."),
     click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="R",
                  help="Times that every prompt is answered under every mode. Default: 1."),
     click.option("--audit", is_flag=True,
@@ -115,7 +124,13 @@ def bench(
     elif trace_path is not None:
         trace(source, trace_path, choice, sampling_choice, predict)
     else:
-        specs = parse_modes(DEFAULT_MODES if modes is None else modes)
+        names = mode_names(DEFAULT_MODES if modes is None else modes)
+        if any("@" in name for name in names):
+            if audit or plot_path is not None:
+                raise AppError("--audit and --plot are of single answers; leave MODE@N out")
+            compare_lines(source, names, repeat, choice, sampling_choice, predict, outputs)
+            return
+        specs = [parse_spec(name) for name in names]
         compare(source, specs, repeat, choice, sampling_choice, predict, outputs, audit=audit)
 
 

@@ -88,6 +88,42 @@ def compare(
         draw(outputs.plot_path, title, found.predictions, bars)
 
 
+def compare_lines(
+    source: Path,
+    names: list[str],
+    repeat: int,
+    choice: ModelChoice,
+    sampling_choice: SamplingChoice,
+    predict: int,
+    outputs: Outputs,
+) -> None:
+    """Answers all prompts under every mode, as many at once as that says; tells how fast."""
+    from .bench_lines import lines_table, parse_lines_modes, run_passes, summarise_passes
+
+    modes = parse_lines_modes(names)
+    prompts = sound_prompts(source)
+    outputs.check()
+
+    from .bench_compare import metadata, one_line
+    from .bench_runs import Runner
+
+    wanted = [mode.lines for mode in modes]
+    lines = None if None in wanted else max(lines or 1 for lines in wanted)
+    drafting = any(mode.spec.drafts for mode in modes)
+    loading = _engine(choice, sampling_choice, drafting=drafting, lines=lines)
+    with loading as (engine, sampling, interrupts):
+        limit = token_limit(predict)
+        Runner(engine, sampling, limit, interrupts).check_room(prompts)
+        rounds = run_passes(engine, prompts, modes, sampling, limit, repeat, interrupts)
+        about_it = metadata(engine, choice, sampling, source, len(prompts), predict, repeat)
+    found = summarise_passes(modes, rounds)
+    console = _console()
+    console.print(one_line(about_it), markup=False, highlight=False, soft_wrap=True)
+    console.print(lines_table(found))
+    if outputs.json_path is not None:
+        write_json(outputs.json_path, {"modes": [one.as_json() for one in found], **about_it})
+
+
 def trace(
     source: Path,
     trace_path: Path,
@@ -122,7 +158,7 @@ def replay(
     from .bench_replay import parse_replay_modes, replay_trace, title_of
     from .bench_replay_table import ablation_table, replay_table
 
-    names = parse_replay_modes(None if modes is None else _mode_names(modes))
+    names = parse_replay_modes(None if modes is None else mode_names(modes))
     outputs.check()
     found = replay_trace(path, names, profile, ablate=ablate)
     console = _console()
@@ -164,12 +200,15 @@ def fit(path: Path, choice: ModelChoice) -> None:
 
 @contextmanager
 def _engine(
-    choice: ModelChoice, sampling_choice: SamplingChoice, *, drafting: bool
+    choice: ModelChoice, sampling_choice: SamplingChoice, *, drafting: bool, lines: int | None = 1
 ) -> Iterator[tuple[Engine, Sampling, Interrupts]]:
     """A loaded engine, what to sample by, and what notes Ctrl-C."""
     from .loading import loaded_engine
 
-    with Interrupts() as interrupts, loaded_engine(choice, interrupts, drafting=drafting) as engine:
+    with (
+        Interrupts() as interrupts,
+        loaded_engine(choice, interrupts, drafting=drafting, lines=lines) as engine,
+    ):
         sampling = sampling_choice.over(engine.recommended_sampling)
         if sampling_choice.seed is None:
             sampling = replace(sampling, seed=FIXED_SEED)
@@ -178,10 +217,11 @@ def _engine(
 
 def parse_modes(text: str) -> list[Spec]:
     """The modes of a comma-separated list; raises AppError for one that is unknown."""
-    return [parse_spec(name) for name in _mode_names(text)]
+    return [parse_spec(name) for name in mode_names(text)]
 
 
-def _mode_names(text: str) -> list[str]:
+def mode_names(text: str) -> list[str]:
+    """Raises AppError for one that is empty or named twice."""
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise AppError(f"--modes {text!r} names an empty mode; separate modes by single commas")

@@ -15,24 +15,26 @@ WORTH_SHARING = 16
 
 
 def together(
-    engine: Engine, generations: Iterable[Generation], policy: Policy
+    engine: Engine, generations: Iterable[Generation], policy: Policy, lines: int | None = None
 ) -> Iterator[Generation]:
     """Every one of `generations`, all of this policy, when it is finished.
 
-    As many as the engine has lines are decoded together. Where one ends the next is taken from the
-    iterable, and goes on in the free line whose text has most in common with its prompt; what more
-    of it another line has is shared, so that all lines' common beginning is processed once.
+    As many as the engine has lines, or `lines` of them, are decoded together. Where one ends the
+    next is taken from the iterable, and goes on in the free line whose text has most in common with
+    its prompt; what more of it another line has is shared, so that all lines' common beginning is
+    processed once.
     """
     waiting = iter(generations)
-    free = list(engine.lines)
+    using = engine.lines[:lines]
+    free = list(using)
     going: list[tuple[Line, Generation]] = []
     while True:
         while free and (generation := next(waiting, None)) is not None:
             prompt = generation.prompt_tokens
-            known = {one: shared_prefix(one.tokens[: one.n_past], prompt) for one in engine.lines}
+            known = {one: shared_prefix(one.tokens[: one.n_past], prompt) for one in using}
             line, best = (
                 max(free, key=lambda one: known[one]),
-                max(engine.lines, key=known.__getitem__),
+                max(using, key=known.__getitem__),
             )
             free.remove(line)
             if known[best] >= known[line] + WORTH_SHARING:

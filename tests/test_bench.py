@@ -73,6 +73,33 @@ def test_every_mode_is_run_and_reported(command, prompts, tmp_path):
     assert chain["rows_per_cycle"] < eagle["rows_per_cycle"] <= 16
 
 
+def test_several_answers_at_a_time_are_compared_by_what_all_prompts_take(
+    command, prompts, tmp_path
+):
+    out = tmp_path / "result.json"
+    modes = ["off", "off@2", "specfit@2"]
+    outcome = command(
+        *(bench.main, "--prompts", prompts, "--modes", ",".join(modes), "-n", 12, "--temp", 0),
+        *("--repeat", 2, "--json", out, *LOAD),
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    assert [row.split()[0] for row in outcome.out.splitlines()[-3:]] == modes
+    single, lines, _ = json.loads(out.read_text())["modes"]
+    assert (single["ratio"], single["decoding_ratio"], single["same_text"]) == (1, 1, 1)
+    assert (single["lines"], single["tokens"]) == (1, lines["tokens"])
+    assert 1 < lines["lines"] <= 2
+    assert lines["lines"] == lines["rows_per_cycle"]
+    assert 0 < lines["tokens_per_second"] < lines["decoding_tokens_per_second"]
+
+
+def test_auto_takes_the_lines_that_the_engine_chose(command, prompts):
+    outcome = command(
+        *(bench.main, "--prompts", prompts, "--modes", "off,off@auto", "-n", 8, *LOAD)
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.splitlines()[-1].startswith("off@auto")
+
+
 def test_without_off_the_first_mode_is_what_others_are_compared_with(command, prompts, tmp_path):
     out = tmp_path / "result.json"
     outcome = command(
@@ -91,6 +118,10 @@ def test_without_off_the_first_mode_is_what_others_are_compared_with(command, pr
         (["--modes", "off,magic"], "magic"),
         (["--modes", "off,,specfit"], "empty mode"),
         (["--modes", ""], "empty mode"),
+        (["--modes", "off,specfit@0"], "N from 1 to 128"),
+        (["--modes", "off,specfit@many"], "MODE@auto"),
+        (["--modes", "off@2,specfit@auto"], "compare it with one line"),
+        (["--modes", "off@2", "--audit"], "--audit and --plot"),
         (["--repeat", "0"], "--repeat"),
         (["--ablate"], "--ablate needs --replay"),
         (["--trace", "t.jsonl", "--modes", "off"], "--modes does not go with --trace"),
