@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from specfit.planner import Spec
-
 from .errors import SpecfitError
 from .report import CycleMeans, CycleReport, Report
 
 if TYPE_CHECKING:
+    from specfit.planner import Spec
+
     from .engine import Engine
     from .generation import Generation
     from .loading import LoadOptions
@@ -28,16 +28,18 @@ __all__ = [
     "SpecfitError",
 ]
 
-# Imported when first asked for: torch and llama.cpp take seconds, and replays need neither.
+# Imported when first asked for: torch and llama.cpp take seconds, and replays need neither; and
+# the doctor is to say what is wrong with any of them.
 _LATER = {
-    "Engine": "engine",
-    "Generation": "generation",
-    "LoadOptions": "loading",
-    "Sampling": "sampling",
+    "Engine": "specfit.backend.engine",
+    "Generation": "specfit.backend.generation",
+    "LoadOptions": "specfit.backend.loading",
+    "Sampling": "specfit.backend.sampling",
+    "Spec": "specfit.planner",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    return getattr(import_module(_LATER[name]), name)

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specfit.models.errors import ModelFileError
-from specfit.models.scaling.source import SourceModel
+
+if TYPE_CHECKING:
+    from specfit.models.scaling.source import SourceModel
 
 
 @dataclass(frozen=True)
