@@ -31,10 +31,19 @@ CLASSES = (
 _LEAST_CTX = 512
 
 
+class TooBig(SpecfitError):
+    """A model that no placement can hold. short: bytes of host memory that are missing."""
+
+    def __init__(self, message: str, short: int) -> None:
+        super().__init__(message)
+        self.short = short
+
+
 def fit(weights: Weights, needs: Needs, machine: Machine, wish: Wish) -> Plan:
     """The plan with the most on the GPUs: layers before experts, since every token uses those.
 
-    Raises SpecfitError for what cannot fit, with how much is missing and what would fit.
+    Raises SpecfitError for what was asked for and cannot be, and TooBig for what cannot fit at all,
+    with how much is missing and what would fit.
     """
     plan = _most_on_gpus(weights, needs, machine, wish)
     if plan is None:
@@ -42,10 +51,12 @@ def fit(weights: Weights, needs: Needs, machine: Machine, wish: Wish) -> Plan:
     short = _shortage(plan, wish)
     if short is not None:
         remedies = _remedies(weights, needs, machine, wish)
-        raise SpecfitError(
+        lacking = short.need - short.have
+        raise TooBig(
             f"the model does not fit: {short.what} {_gib(short.need)} of host memory, which has "
-            f"{_gib(short.have)}, {_gib(short.need - short.have)} too little; "
-            + (f"{remedies} would fit" if remedies else "take a smaller model")
+            f"{_gib(short.have)}, {_gib(lacking)} too little; "
+            + (f"{remedies} would fit" if remedies else "take a smaller model"),
+            lacking,
         )
     if plan.host > machine.ram:
         notice = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 
 import psutil
@@ -19,7 +18,7 @@ from . import library
 from .devices import shares_memory
 from .errors import SpecfitError
 from .fit import fit
-from .plan import Machine, Needs, Placement, Plan, Wish, weights_of
+from .plan import Machine, Needs, Placement, Plan, Wish, head_bytes_of, needs_of, weights_of
 from .probe import Probed, feature_bytes, probe
 from .runtime import Runtime
 
@@ -28,7 +27,6 @@ _TAPS = 3
 # With the number of lines still open, so many are planned for, if their keys and values take no
 # more of the GPUs than this.
 _LINES, _LINES_SHARE = 8, 0.25
-_TYPE_BYTES = {"F64": 8, "F32": 4, "I64": 8, "I32": 4, "F16": 2, "BF16": 2}
 
 
 def plan_placement(
@@ -104,21 +102,23 @@ def _lines(kv: int, machine: Machine) -> int:
 
 
 def _needs(info: GgufInfo, found: Probed, ctx: int, lines: int, head: Path | None) -> Needs:
-    features = _features(info, head)
     on_cuda = head is not None and found.gpus != () and torch.cuda.is_available()
-    gpu_head, host_head = 0, 0
+    sizes = (0, 0)
     if head is not None:
-        gpu_head = head_bytes(head, ctx * lines, on_gpu=True) if on_cuda else 0
-        host_head = head_bytes(head, ctx * lines, on_gpu=False)
-    return Needs(
+        sizes = (
+            head_bytes(head, ctx * lines, on_gpu=True) if on_cuda else 0,
+            head_bytes(head, ctx * lines, on_gpu=False),
+        )
+    return needs_of(
         ctx=ctx,
         lines=lines,
         kv=found.kv,
-        gpu=found.gpu + features if found.gpus else 0,
-        host=found.host + features * (1 if found.gpus else 2),
-        gpu_head=gpu_head,
-        host_head=0 if on_cuda else host_head,
-        plain_head=host_head,
+        gpu=found.gpu,
+        host=found.host,
+        features=_features(info, head),
+        head=sizes,
+        on_gpu=found.gpus != (),
+        head_on_gpu=on_cuda,
     )
 
 
@@ -128,10 +128,7 @@ def _features(info: GgufInfo, head: Path | None) -> int:
 
 def head_bytes(path: Path, pairs: int, *, on_gpu: bool) -> int:
     """Bytes of a draft head with a cache for so many pairs; 0 for one that cannot be read, which
-    its loader will say.
-
-    On a GPU a head keeps its own type but for `fc`, and its own embeddings stay on the host; the
-    CPU computes in float32. Of pickled heads only the files' sizes are looked at.
+    its loader will say. Of pickled heads only the files' sizes are looked at.
     """
     try:
         files = checkpoint_files(path)[1]
@@ -149,16 +146,4 @@ def _tensor_bytes(file: Path, pairs: int, *, on_gpu: bool) -> int:
     with file.open("rb") as stream:
         (size,) = struct.unpack("<Q", stream.read(8))
         header = json.loads(stream.read(min(size, 1 << 24)))
-    total = 0
-    for name, tensor in header.items():
-        if name == "__metadata__":
-            continue
-        own = _TYPE_BYTES.get(tensor["dtype"], 1)
-        if "embed_tokens" in name:
-            total += 0 if on_gpu else prod(tensor["shape"]) * own
-            continue
-        each = own if on_gpu and not name.endswith("fc.weight") else 4
-        total += prod(tensor["shape"]) * each
-        if name.endswith(("k_proj.weight", "v_proj.weight")):
-            total += pairs * tensor["shape"][0] * each
-    return total
+    return head_bytes_of(header, pairs, on_gpu=on_gpu)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TYPE_CHECKING, Any, Protocol
 
-from specfit.models.gguf_info import GgufInfo
+if TYPE_CHECKING:
+    from specfit.models.gguf_info import GgufInfo
 
 GIB = 1 << 30
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch|)exps")
+_TYPE_BYTES = {"F64": 8, "F32": 4, "I64": 8, "I32": 4, "F16": 2, "BF16": 2}
 
 
 @dataclass(frozen=True)
@@ -154,14 +158,32 @@ class Plan:
         return sum(part.host for part in self.parts)
 
 
+class Tensor(Protocol):
+    """Of a model's file, or of one that is only described."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    @property
+    def n_bytes(self) -> int: ...
+
+
 def weights_of(info: GgufInfo) -> Weights:
     """Where the bytes of a model's file belong."""
-    layers, experts = [0] * info.n_layers, [0] * info.n_layers
+    return sorted_weights(info.tensors, info.n_layers)
+
+
+def sorted_weights(tensors: Sequence[Tensor], n_layers: int) -> Weights:
+    """Where the bytes of these tensors, named as in GGUF files, belong."""
+    layers, experts = [0] * n_layers, [0] * n_layers
     table = output = 0
     tied = True
-    for tensor in info.tensors:
+    for tensor in tensors:
         layer = _LAYER.match(tensor.name)
-        if layer is not None and int(layer[1]) < info.n_layers:
+        if layer is not None and int(layer[1]) < n_layers:
             group = experts if _EXPERTS.search(tensor.name) else layers
             group[int(layer[1])] += tensor.n_bytes
         elif tensor.name.startswith("output"):
@@ -170,6 +192,59 @@ def weights_of(info: GgufInfo) -> Weights:
         else:
             table += tensor.n_bytes
     if tied:  # llama.cpp makes logits with the table, a copy of it on a GPU
-        output += next((t.n_bytes for t in info.tensors if t.name == "token_embd.weight"), 0)
-    count = sum(prod(tensor.shape) for tensor in info.tensors)
+        output += next((t.n_bytes for t in tensors if t.name == "token_embd.weight"), 0)
+    count = sum(prod(tensor.shape) for tensor in tensors)
     return Weights(table, tuple(layers), tuple(experts), output, tied, count)
+
+
+def needs_of(
+    *,
+    ctx: int,
+    lines: int,
+    kv: int,
+    gpu: int,
+    host: int,
+    features: int,
+    head: tuple[int, int],
+    on_gpu: bool,
+    head_on_gpu: bool,
+) -> Needs:
+    """From what was measured, or reckoned, of the parts.
+
+    gpu, host: buffers to compute in. features: of the layers' inputs that a head reads.
+    head: its bytes on a GPU and on the host. on_gpu, head_on_gpu: whether there is a GPU that
+    llama.cpp, and the head, can use.
+    """
+    on_cuda = on_gpu and head_on_gpu
+    return Needs(
+        ctx=ctx,
+        lines=lines,
+        kv=kv,
+        gpu=gpu + features if on_gpu else 0,
+        host=host + features * (1 if on_gpu else 2),
+        gpu_head=head[0] if on_cuda else 0,
+        host_head=0 if on_cuda else head[1],
+        plain_head=head[1],
+    )
+
+
+def head_bytes_of(tensors: Mapping[str, Mapping[str, Any]], pairs: int, *, on_gpu: bool) -> int:
+    """Bytes of a draft head with a cache for so many pairs. tensors: as a safetensors header has
+    them, "dtype" and "shape" by name.
+
+    On a GPU a head keeps its own type but for `fc`, and its own embeddings stay on the host; the
+    CPU computes in float32.
+    """
+    total = 0
+    for name, tensor in tensors.items():
+        if name == "__metadata__":
+            continue
+        own = _TYPE_BYTES.get(tensor["dtype"], 1)
+        if "embed_tokens" in name:
+            total += 0 if on_gpu else prod(tensor["shape"]) * own
+            continue
+        each = own if on_gpu and not name.endswith("fc.weight") else 4
+        total += prod(tensor["shape"]) * each
+        if name.endswith(("k_proj.weight", "v_proj.weight")):
+            total += pairs * tensor["shape"][0] * each
+    return total
