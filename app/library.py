@@ -182,11 +182,10 @@ def freed(memory: Memory, loaded: ModelEntry) -> Memory:
 
 def free_memory() -> Memory:
     """What is free now. Looks at the GPUs through llama.cpp, whose import takes a second."""
-    import psutil
-
     from specfit.backend.devices import free_vram
+    from specfit.backend.hostmemory import host_memory
 
-    return Memory(psutil.virtual_memory().available, free_vram())
+    return Memory(host_memory().free, free_vram())
 
 
 def head_problem(entry: ModelEntry, head: HeadEntry) -> str:

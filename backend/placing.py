@@ -7,7 +7,6 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import torch
 
 from specfit.models import ModelFileError
@@ -18,6 +17,7 @@ from . import library
 from .devices import shares_memory
 from .errors import SpecfitError
 from .fit import fit
+from .hostmemory import host_memory
 from .plan import Machine, Needs, Placement, Plan, Wish, head_bytes_of, needs_of, weights_of
 from .probe import Probed, feature_bytes, probe
 from .runtime import Runtime
@@ -88,10 +88,8 @@ def _first_guess(info: GgufInfo, wish: Wish, gpu_build: bool) -> Placement:
 
 
 def _machine(found: Probed, budget: int | None) -> Machine:
-    memory = psutil.virtual_memory()
-    machine = Machine(
-        memory.available, memory.total, found.gpus, found.gpus != () and shares_memory()
-    )
+    memory = host_memory()
+    machine = Machine(memory.free, memory.total, found.gpus, found.gpus != () and shares_memory())
     return machine.within(budget)
 
 
