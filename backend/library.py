@@ -60,7 +60,7 @@ def listening() -> Iterator[list[str]]:
     try:
         yield lines
     finally:
-        _listeners.remove(lines)
+        _listeners[:] = [one for one in _listeners if one is not lines]
 
 
 def take_errors() -> str:
