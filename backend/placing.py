@@ -14,6 +14,7 @@ from specfit.models.gguf_info import GgufInfo
 from specfit.models.weights import checkpoint_files
 
 from . import library
+from .context import TREE_LIMIT
 from .devices import shares_memory
 from .errors import SpecfitError
 from .fit import fit
@@ -26,7 +27,7 @@ from .runtime import Runtime
 _TAPS = 3
 # With the number of lines still open, so many are planned for, if their keys and values take no
 # more of the GPUs than this.
-_LINES, _LINES_SHARE = 8, 0.25
+_LINES, _LINES_SHARE = TREE_LIMIT // 2, 0.25
 
 
 def plan_placement(
