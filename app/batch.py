@@ -15,8 +15,8 @@ import click
 from .batch_choice import BatchChoice
 from .batch_parameters import MOST_COMPLETIONS, MOST_LOGPROBS, Parameters
 from .entry import AppError, run
+from .option_types import MAX_INT
 from .options import (
-    MAX_INT,
     NO_LIMIT,
     ModelChoice,
     SamplingChoice,

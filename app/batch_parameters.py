@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from .options import MAX_INT, MAX_SEED, NO_LIMIT
+from .option_types import MAX_INT
+from .options import MAX_SEED, NO_LIMIT
 from .prompts import Id, LineError, filled_text
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from .hub_fetch import fetched
 from .interrupts import Interrupts
 from .lines_out import LinesOut
 from .options import RANDOM_SEED, ModelChoice
+from .options_context import ContextChoice
 
 if TYPE_CHECKING:
     from specfit.backend import Spec
@@ -92,17 +93,25 @@ def _run(
     wanted: BatchChoice, choice: ModelChoice, flags: Parameters, spec: Spec, pair: _Pair
 ) -> Run:
     """What all lines have in common. What drafts, and where it is computed, decides last bits: only
-    a deterministic answer depends on it."""
+    a deterministic answer depends on it. Positions that are stretched make another model of it."""
+    from specfit.backend.rope import Rope
+
+    stretched = [] if choice.rope == Rope() else [asdict(choice.rope)]
     bits = None
     if wanted.deterministic:
-        placed = {name: str(value) for name, value in asdict(choice).items() if "model" not in name}
+        elsewhere = {field.name for field in fields(ContextChoice)}
+        placed = {
+            name: str(value)
+            for name, value in asdict(choice).items()
+            if "model" not in name and name not in elsewhere
+        }
         bits = [spec.text, pair.head_hash, placed]
     chosen = flags.seed not in (None, RANDOM_SEED)
     seed = flags.seed if chosen else DETERMINISTIC_SEED
     if not chosen and not wanted.deterministic:
         seed = secrets.randbits(32)
     assert seed is not None
-    return Run(flags, seed, chosen or wanted.deterministic, (pair.model_hash, bits))
+    return Run(flags, seed, chosen or wanted.deterministic, (pair.model_hash, bits, *stretched))
 
 
 def _records(out: LinesOut, form: Format) -> Iterator[Record]:

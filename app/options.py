@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .entry import AppError
+from .option_types import ALL_LAYERS, MAX_INT, Count, Finite
+from .options_context import ROPE_OPTIONS, ContextChoice
 
 if TYPE_CHECKING:
     from specfit.backend import LoadOptions, Sampling, Spec
@@ -25,9 +27,7 @@ Decorator = Callable[[Command], Command]
 
 RANDOM_SEED = -1
 NO_LIMIT = -1
-ALL_LAYERS = -1
-# What llama.cpp's types hold, and the most threads that it takes.
-MAX_INT = 2**31 - 1
+# What a seed of llama.cpp's holds, and the most threads that it takes.
 MAX_SEED = 2**32 - 1
 MAX_THREADS = 512
 # llama.cpp's values for its options.
@@ -43,11 +43,12 @@ _LOAD_MODES = {
 
 
 @dataclass(frozen=True)
-class ModelChoice:
+class ModelChoice(ContextChoice):
     """Which model is loaded, and how; None means the engine's default.
 
-    gpu_layers, n_cpu_moe: None is "auto". vram_budget: GiB. From cache_type_k on, options are
-    llama.cpp's own. Raises click.UsageError for options that contradict each other.
+    gpu_layers, n_cpu_moe: None is "auto". ctx_size: 0 is the model's. vram_budget: GiB. From
+    cache_type_k on, options are llama.cpp's own. Raises click.UsageError for options that
+    contradict each other.
     """
 
     model: Path | None
@@ -74,6 +75,7 @@ class ModelChoice:
     rpc: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.model is not None and self.hf_repo is not None:
             raise click.UsageError("-m and -hf both name a model; give one.")
         if self.model_draft is not None and self.hf_repo_draft is not None:
@@ -111,6 +113,7 @@ class ModelChoice:
                 tensor_split=_proportions(self.tensor_split or ""),
                 main_gpu=self.main_gpu,
                 rpc=self.rpc,
+                rope=self.rope,
             ),
             ctx=self.ctx_size,
             threads=self.threads,
@@ -149,33 +152,6 @@ def parse_spec(text: str) -> Spec:
         raise AppError(str(error)) from error
 
 
-class _Finite(click.FloatRange):
-    """A range of numbers; "nan", which compares with nothing, and "inf" are outside every one."""
-
-    name = "number"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a number.", param, ctx)
-        return number
-
-
-class _Count(click.IntRange):
-    """A number or "auto", which is None; "all" is -1 where that is allowed."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "auto":
-            return None
-        if value == "all" and self.min == ALL_LAYERS:
-            return ALL_LAYERS
-        return super().convert(value, param, ctx)
-
-
 def _proportions(text: str) -> tuple[float, ...]:
     """Numbers with commas, or slashes, between. Raises click.UsageError for anything else."""
     try:
@@ -199,7 +175,7 @@ def _is_setting(name: str) -> bool:
     return source is click.core.ParameterSource.DEFAULT_MAP
 
 
-def _grouped(name: str, kind: type[Any], options: list[Decorator]) -> Decorator:
+def _grouped(name: str, kind: type[Any], options: Sequence[Decorator]) -> Decorator:
     """Declares `options` and passes their values to the command as `kind(...)` named `name`."""
 
     def decorate(command: Command) -> Command:
@@ -218,71 +194,70 @@ def _grouped(name: str, kind: type[Any], options: list[Decorator]) -> Decorator:
     return decorate
 
 
-model_options = _grouped(
-    "choice",
-    ModelChoice,
-    [
-        click.option("-m", "--model", type=click.Path(path_type=Path), metavar="FILE",
-                     help="GGUF model; without it, the small model that comes with SpecFit."),
-        click.option("-md", "--model-draft", type=click.Path(path_type=Path), metavar="PATH",
-                     help="EAGLE-3 head of that model: a folder or a safetensors file."),
-        click.option("-hf", "-hfr", "--hf-repo", metavar="OWNER/REPO[:QUANT]",
-                     help="GGUF model of the Hugging Face hub, downloaded once. Default of QUANT: "
-                     "Q4_K_M, or what is nearest to it."),
-        click.option("-hfd", "-hfrd", "--hf-repo-draft", metavar="OWNER/REPO",
-                     help="EAGLE-3 head of that model, from the hub as well."),
-        click.option("-ngl", "--gpu-layers", type=_Count(ALL_LAYERS, MAX_INT), metavar="N|auto",
-                     help="Layers on the GPU; -1 is all. Default, auto: as many as fit."),
-        click.option("--cpu-moe", is_flag=True, help="Keep all experts in host memory."),
-        click.option("--n-cpu-moe", type=_Count(0, MAX_INT), metavar="N|auto",
-                     help="Keep the first N layers' experts in host memory; 0: none. Default, "
-                     "auto: as few as fit on the GPU with the rest."),
-        click.option("--vram-budget", type=_Finite(min=0, min_open=True), metavar="GIB",
-                     help="Use no more GPU memory than this."),
-        click.option("-c", "--ctx-size", type=click.IntRange(1, MAX_INT), metavar="N",
-                     help="Context in tokens. Default: 4096, or what the model was trained for."),
-        click.option("-t", "--threads", type=click.IntRange(1, MAX_THREADS), metavar="N",
-                     help="CPU threads. Default: the physical cores, of the fast kind."),
-        click.option("-ctk", "--cache-type-k", type=click.Choice(CACHE_TYPES), default="f16",
-                     metavar="TYPE",
-                     help="Type of the keys kept: " + ", ".join(CACHE_TYPES) + ". Default: f16."),
-        click.option("-ctv", "--cache-type-v", type=click.Choice(CACHE_TYPES), default="f16",
-                     metavar="TYPE",
-                     help="Type of the values kept, one of the same; quantised, they need flash "
-                     "attention."),
-        click.option("-fa", "--flash-attn", type=click.Choice(("on", "off", "auto")),
-                     default="auto", help="Flash attention. Default: auto."),
-        click.option("-lm", "--load-mode", type=click.Choice(LOAD_MODES), default="auto",
-                     help="How the file is read. Default: auto, mapped. none: into memory that a "
-                     "GPU can read fast."),
-        click.option("--no-mmap", is_flag=True, help="The same as -lm none."),
-        click.option("--mlock", is_flag=True,
-                     help="The same as -lm mmap+mlock: mapped, and held in memory."),
-        click.option("--numa", type=click.Choice(("distribute", "isolate", "numactl")),
-                     help="Helps on machines of several NUMA nodes."),
-        click.option("-sm", "--split-mode", type=click.Choice(("none", "layer", "row", "tensor")),
-                     default="layer", help="How several GPUs share the model. Default: layer."),
-        click.option("-ts", "--tensor-split", metavar="N0,N1,...",
-                     help="Proportions for the GPUs. Default: as fits."),
-        click.option("-mg", "--main-gpu", type=click.IntRange(0, MAX_THREADS), default=0,
-                     metavar="INDEX", help="The GPU for --split-mode none, or row. Default: 0."),
-        click.option("--rpc", metavar="HOST:PORT,...",
-                     help="Servers of llama.cpp's RPC backend, used as GPUs."),
-        click.option("--cost-profile", metavar="NAME|FILE",
-                     help="Plan as if verification cost what it costs on another machine."),
-    ],
-)  # fmt: skip
+_MODEL_OPTIONS = [
+    click.option("-m", "--model", type=click.Path(path_type=Path), metavar="FILE",
+                 help="GGUF model; without it, the small model that comes with SpecFit."),
+    click.option("-md", "--model-draft", type=click.Path(path_type=Path), metavar="PATH",
+                 help="EAGLE-3 head of that model: a folder or a safetensors file."),
+    click.option("-hf", "-hfr", "--hf-repo", metavar="OWNER/REPO[:QUANT]",
+                 help="GGUF model of the Hugging Face hub, downloaded once. Default of QUANT: "
+                 "Q4_K_M, or what is nearest to it."),
+    click.option("-hfd", "-hfrd", "--hf-repo-draft", metavar="OWNER/REPO",
+                 help="EAGLE-3 head of that model, from the hub as well."),
+    click.option("-ngl", "--gpu-layers", type=Count(ALL_LAYERS, MAX_INT), metavar="N|auto",
+                 help="Layers on the GPU; -1 is all. Default, auto: as many as fit."),
+    click.option("--cpu-moe", is_flag=True, help="Keep all experts in host memory."),
+    click.option("--n-cpu-moe", type=Count(0, MAX_INT), metavar="N|auto",
+                 help="Keep the first N layers' experts in host memory; 0: none. Default, "
+                 "auto: as few as fit on the GPU with the rest."),
+    click.option("--vram-budget", type=Finite(min=0, min_open=True), metavar="GIB",
+                 help="Use no more GPU memory than this."),
+    click.option("-c", "--ctx-size", type=click.IntRange(0, MAX_INT), metavar="N",
+                 help="Context in tokens; 0: what the model was trained for. Default: that, but "
+                 "at most 4096."),
+    *ROPE_OPTIONS,
+    click.option("-t", "--threads", type=click.IntRange(1, MAX_THREADS), metavar="N",
+                 help="CPU threads. Default: the physical cores, of the fast kind."),
+    click.option("-ctk", "--cache-type-k", type=click.Choice(CACHE_TYPES), default="f16",
+                 metavar="TYPE",
+                 help="Type of the keys kept: " + ", ".join(CACHE_TYPES) + ". Default: f16."),
+    click.option("-ctv", "--cache-type-v", type=click.Choice(CACHE_TYPES), default="f16",
+                 metavar="TYPE",
+                 help="Type of the values kept, one of the same; quantised, they need flash "
+                 "attention."),
+    click.option("-fa", "--flash-attn", type=click.Choice(("on", "off", "auto")),
+                 default="auto", help="Flash attention. Default: auto."),
+    click.option("-lm", "--load-mode", type=click.Choice(LOAD_MODES), default="auto",
+                 help="How the file is read. Default: auto, mapped. none: into memory that a "
+                 "GPU can read fast."),
+    click.option("--no-mmap", is_flag=True, help="The same as -lm none."),
+    click.option("--mlock", is_flag=True,
+                 help="The same as -lm mmap+mlock: mapped, and held in memory."),
+    click.option("--numa", type=click.Choice(("distribute", "isolate", "numactl")),
+                 help="Helps on machines of several NUMA nodes."),
+    click.option("-sm", "--split-mode", type=click.Choice(("none", "layer", "row", "tensor")),
+                 default="layer", help="How several GPUs share the model. Default: layer."),
+    click.option("-ts", "--tensor-split", metavar="N0,N1,...",
+                 help="Proportions for the GPUs. Default: as fits."),
+    click.option("-mg", "--main-gpu", type=click.IntRange(0, MAX_THREADS), default=0,
+                 metavar="INDEX", help="The GPU for --split-mode none, or row. Default: 0."),
+    click.option("--rpc", metavar="HOST:PORT,...",
+                 help="Servers of llama.cpp's RPC backend, used as GPUs."),
+    click.option("--cost-profile", metavar="NAME|FILE",
+                 help="Plan as if verification cost what it costs on another machine."),
+]  # fmt: skip
+model_options = _grouped("choice", ModelChoice, _MODEL_OPTIONS)
 
 sampling_options = _grouped(
     "sampling_choice",
     SamplingChoice,
     [
-        click.option("--temp", type=_Finite(min=0), metavar="T",
+        click.option("--temp", type=Finite(min=0), metavar="T",
                      help="Temperature; 0 takes the likeliest token. Default, as for all sampling "
                      "options: what the model's makers recommend."),
         click.option("--top-k", type=click.IntRange(0, MAX_INT), metavar="K", help="0 is off."),
-        click.option("--top-p", type=_Finite(0, 1), metavar="P", help="1 is off."),
-        click.option("--min-p", type=_Finite(0, 1), metavar="P", help="0 is off."),
+        click.option("--top-p", type=Finite(0, 1), metavar="P", help="1 is off."),
+        click.option("--min-p", type=Finite(0, 1), metavar="P", help="0 is off."),
         click.option("-s", "--seed", type=click.IntRange(RANDOM_SEED, MAX_SEED), metavar="N",
                      help="Seed of the sampler; -1 draws one."),
     ],

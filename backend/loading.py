@@ -36,10 +36,10 @@ from .observer import Observer
 from .placing import plan_placement
 from .plan import Plan, Wish
 from .profiles import load_profile
+from .rope import context_size, overreach
 from .runtime import Runtime
 from .sampling import QWEN3, Sampling
 
-DEFAULT_CTX = 4096
 # llama.cpp gives layer inputs for these, and their memory can drop single tokens.
 DRAFTABLE = ("llama", "qwen3", "qwen3moe")
 SMALL_HEAD_BYTES = 64 << 20
@@ -58,6 +58,7 @@ class LoadOptions:
     head: EAGLE-3 checkpoint, a folder or its .safetensors file; the bundled model has its own.
     gpu_layers: -1 is all. n_cpu_moe: layers, from the first, whose experts stay in host memory.
     None, for either: as fits. vram_budget: bytes of GPU memory that may be used.
+    ctx: tokens; 0 is what the model was trained for.
     cost_profile: name of a shipped profile or a file, to plan as if for that machine.
     drafting: False loads neither head nor callback, for plain decoding only.
     lines: texts that can be decoded at once, each with a context of its own; None finds out with
@@ -110,12 +111,13 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     plan = options.plan or plan_load(options)
     placement = plan.placement
     threads = options.threads or performance_cores()
-    ctx = _context_size(info, options.ctx)
+    ctx = context_size(info, options.ctx, options.runtime.rope)
     weights = np.array(placement.expert_layer_weights(info.n_layers) if info.n_experts else [])
     steering = None
     if options.cost_profile is not None:
         steering = load_profile(options.cost_profile, weights, TREE_LIMIT)
-    head, observer, notices = None, None, [plan.notice] if plan.notice else []
+    head, observer = None, None
+    notices = [told for told in (plan.notice, overreach(info, ctx, options.runtime.rope)) if told]
     if options.drafting:
         head, why_not = _load_head(info, options, plan, threads)
         if head is None:
@@ -187,7 +189,7 @@ def plan_load(options: LoadOptions) -> Plan:
             resident=runtime.resident,
         ),
         runtime,
-        ctx=_context_size(info, options.ctx),
+        ctx=context_size(info, options.ctx, runtime.rope),
         lines=options.lines,
         head=head,
         drafting=options.lines is None or head is not None,
@@ -211,6 +213,7 @@ def _load_head(
         embeddings=TokenEmbeddings.load(info),
         target=TargetShape.of(info),
         device=f"cuda:{gpu}" if on_gpu else "cpu",
+        stretch=options.runtime.rope.stretch(info),
     )
     # Torch's workers spin between levels and take the cores from llama.cpp's: where a level is a
     # few small products, one thread is as fast alone and far faster beside another program.
@@ -220,17 +223,6 @@ def _load_head(
 
 def _head_path(options: LoadOptions) -> Path | None:
     return options.head or (bundled_head() if options.model is None else None)
-
-
-def _context_size(info: GgufInfo, wanted: int | None) -> int:
-    trained = info.context_length
-    if wanted is None:
-        return min(DEFAULT_CTX, trained or DEFAULT_CTX)
-    if trained and wanted > trained:
-        raise SpecfitError(
-            f"-c {wanted}: {info.path.name} was made for {trained} tokens; ask for at most that"
-        )
-    return wanted
 
 
 def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> CycleCost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gguf
@@ -11,6 +11,7 @@ import llama_cpp.llama_cpp as llama
 
 from . import library
 from .errors import SpecfitError
+from .rope import Rope
 
 LOAD_MODES = {
     "auto": llama.LLAMA_LOAD_MODE_AUTO,
@@ -55,6 +56,7 @@ class Runtime:
     tensor_split: tuple[float, ...] = ()
     main_gpu: int = 0
     rpc: str | None = None
+    rope: Rope = field(default_factory=Rope)
 
     @property
     def resident(self) -> bool:
@@ -95,3 +97,4 @@ class Runtime:
         params.type_k = gguf.GGMLQuantizationType[self.cache_type_k.upper()].value
         params.type_v = gguf.GGMLQuantizationType[self.cache_type_v.upper()].value
         params.flash_attn_type = FLASH[self.flash_attn]
+        self.rope.set_context(params)

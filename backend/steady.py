@@ -94,6 +94,7 @@ def _path(loaded: Loaded) -> Path:
         loaded.context.threads,
         loaded.context.ctx,
         asdict(model.placement),
+        asdict(model.runtime),
     ]
     return cache_path("steady", depends_on, ".npz")
 

@@ -20,6 +20,7 @@ attention may see a window only.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from specfit.models.checkpoint import HeadCheckpoint, TargetShape, read_checkpoint
 from specfit.models.embeddings import TokenEmbeddings, TokenIds
 from specfit.models.headweights import HeadWeights, Rotations, times
+from specfit.models.stretch import Stretch, stretched
 
 __all__ = ["Eagle3Head", "TargetShape"]
 
@@ -90,13 +92,18 @@ class Eagle3Head:
         embeddings: TokenEmbeddings,
         target: TargetShape,
         device: str = "cpu",
+        stretch: Stretch | None = None,
     ) -> Eagle3Head:
         """Loads a head: a folder with config.json and the weights, or the weights' file.
 
-        device: "cpu", or a GPU by torch's name. Raises ModelFileError if the checkpoint is damaged
-        or was not made for this target.
+        device: "cpu", or a GPU by torch's name. stretch: of the target's positions. Raises
+        ModelFileError if the checkpoint is damaged or was not made for this target.
         """
-        return cls(read_checkpoint(path, target), embeddings, device)
+        checkpoint = read_checkpoint(path, target)
+        if stretch is not None:
+            config = replace(checkpoint.config, rope=stretched(checkpoint.config.rope, stretch))
+            checkpoint = replace(checkpoint, config=config)
+        return cls(checkpoint, embeddings, device)
 
     def copies(self, n: int) -> list[Eagle3Head]:
         """This head and n - 1 others of the same weights, each with a cache and tree of its own."""

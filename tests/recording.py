@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfit.backend import Engine, LoadOptions, Sampling, Spec
+from specfit.backend.rope import Rope
 from specfit.backend.runtime import Runtime
 from specfit.planner import DraftTree
 
@@ -18,14 +19,14 @@ Logits = NDArray[np.float32]
 Experts = NDArray[np.int32]
 
 
-def exact_engine(pair: tuple[Path, Path], **options: Any) -> Engine:
+def exact_engine(pair: tuple[Path, Path], rope: Rope | None = None, **options: Any) -> Engine:
     """A float32 model whose experts are all used, planned for a machine where drafts pay.
 
     Its KV cache is float32 too, and attention keeps it so: in float16, to which flash attention
     casts, the last bit of a key can round to another value.
     """
     model, head = pair
-    runtime = Runtime(cache_type_k="f32", cache_type_v="f32", flash_attn="off")
+    runtime = Runtime("f32", "f32", flash_attn="off", rope=rope or Rope())
     return Engine.load(
         LoadOptions(
             model=model,
