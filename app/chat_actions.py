@@ -297,8 +297,8 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
     # Leaving
 
     async def action_interrupt(self) -> None:
-        """Copies what is selected; else stops the answer, or the loading; else leaves, at the
-        second time."""
+        """Copies what is selected; else stops the answer, or the loading; else empties the input;
+        else leaves, at the second time."""
         selected = self.screen.get_selected_text() or self.composer.selected_text
         if selected:
             await clipboard.copy(self, selected)
@@ -306,7 +306,10 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
             self.composer.move_cursor(self.composer.cursor_location)
             return
         if self.exchange is not None or self.is_loading:
-            self.action_stop()
+            await self.action_stop()
+        elif self.composer.text:
+            if self.composer.empty():
+                self.notify("Up brings it back.", timeout=2)
         elif time.monotonic() - self._last_interrupt < LEAVE_WITHIN_S:
             await self.action_quit()
         else:

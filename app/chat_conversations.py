@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from .chat_setup import Setup, kept_parameters
 from .chat_view import ViewActions
 from .entry import AppError, about
+from .keys import key_name, keys_of
 from .plain_text import shown
 from .store import Store, StoreError, Unsent, import_json, to_json, to_markdown
 from .unsent import UnsentText
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 EVERY = 100_000
-BROUGHT_BACK = "What was written last and not sent is in the input again."
+BROUGHT_BACK = "What was written last and not sent is in the input again"
 ELSEWHERE = "What was written and not sent in “{}” is kept there; /open brings it back."
 
 
@@ -168,7 +169,9 @@ class ConversationActions(ViewActions):
         if self.session.conversation is not None or self.session.store is None:
             return
         if self.composer.text:
-            self.notify(BROUGHT_BACK, timeout=8)
+            keys = keys_of("interrupt", self.keys)
+            empties = f"; {key_name(keys[0])} empties it." if keys else "."
+            self.notify(BROUGHT_BACK + empties, timeout=8)
         with suppress(StoreError):
             for title in await asyncio.to_thread(self.session.store.unsent_elsewhere):
                 self.notify(ELSEWHERE.format(shown(title)), timeout=8, markup=False)

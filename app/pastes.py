@@ -8,6 +8,9 @@ from .attachments import size_in_words
 
 # A line of this many characters costs some 30 ms a key.
 LARGEST = 20_000
+# Of a text whose pastes are not known any more, so much stays to be seen and written on at either
+# end: that is where one writes around a paste.
+ENDS = 160
 
 
 class Pastes:
@@ -16,12 +19,23 @@ class Pastes:
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
-    def collapsed(self, text: str) -> str:
+    def pasted(self, text: str) -> str:
         """`text`, or a label for it if it is large; the same text has the same label."""
         if len(text) <= LARGEST:
             return text
         known = next((label for label, other in self._texts.items() if other == text), None)
         return known or self._labelled(text)
+
+    def collapsed(self, text: str) -> str:
+        """A message with labels for the pastes that are known in it; if it is large all the same,
+        with one for all between its ends."""
+        short = text
+        for label, pasted in self._texts.items():
+            short = short.replace(pasted, label)
+        if len(short) <= LARGEST:
+            return short
+        begin, end = _first_words(text), len(text) - _first_words(text[::-1])
+        return text[:begin] + self._labelled(text[begin:end]) + text[end:]
 
     def expanded(self, text: str) -> str:
         """`text` with the pastes in their labels' places."""
@@ -43,3 +57,10 @@ class Pastes:
             number += 1
         self._texts[label] = text
         return label
+
+
+def _first_words(text: str) -> int:
+    """Where the first line of `text` ends, or as many words of it as are to be seen."""
+    head = text[:ENDS]
+    line, blank = head.find("\n"), head.rfind(" ")
+    return next((at + 1 for at in (line, blank) if at >= 0), len(head))

@@ -338,11 +338,71 @@ async def test_a_bare_at_tells_where_no_files_are(tmp_path):
 def test_labels_of_different_texts_differ():
     pastes = Pastes()
     first, second = "a" * (LARGEST + 1), "b" * (LARGEST + 1)
-    labels = [pastes.collapsed(text) for text in (first, second, first)]
+    labels = [pastes.pasted(text) for text in (first, second, first)]
     assert labels[0] == labels[2] != labels[1]
     assert pastes.expanded(f"x {labels[1]} {labels[0]}") == f"x {second} {first}"
     assert pastes.expanded("[pasted 9 MB]") == "[pasted 9 MB]"
-    assert pastes.collapsed("short") == "short"
+    assert pastes.pasted("short") == pastes.collapsed("short") == "short"
+
+
+LONG_LINE, LONG_LINES = "word " * 9_000, "a line of text\n" * 4_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Sum this up: {LONG_LINE} please",
+        f"Sum this up:\n\n{LONG_LINES}\nplease",
+        f"{LONG_LINE}and this {LONG_LINES}please",
+        LONG_LINE,
+        "x" * 30_000,
+        "\n" * 30_000,
+    ],
+)
+def test_a_large_text_is_read_and_written_on_at_its_ends(text):
+    pastes = Pastes()
+    short = pastes.collapsed(text)
+    assert len(short) < 400
+    assert pastes.expanded(short) == text
+    assert pastes.expanded(f"Now {short}!") == f"Now {text}!"
+    for typed in ("Sum this up:", "please"):
+        assert (typed in short) == (typed in text)
+
+
+async def test_what_was_typed_around_a_paste_is_not_part_of_its_label(folder):
+    async with desk(folder) as pilot:
+        composer = pilot.app.composer
+        await pilot.press(*"see")
+        composer.post_message(events.Paste(LONG_LINE))
+        await pilot.press(*"ok", "enter")
+        shown = "see[pasted 45.0 kB]ok"
+        for bring in (
+            composer.look_back,
+            lambda: composer.restore(texts(pilot)[0]),
+            lambda: composer.edit_message(texts(pilot)[0], 1),
+        ):
+            composer.clear()
+            bring()
+            assert composer.text == shown
+            assert composer.message == f"see{LONG_LINE}ok"
+
+
+async def test_what_was_taken_away_comes_back_with_up(folder):
+    async with desk(folder) as pilot:
+        composer = pilot.app.composer
+        composer.post_message(events.Paste(LONG_LINE))
+        await pilot.press(*"ok", "left")
+        assert composer.empty()
+        await pilot.press("up", "!")
+        assert composer.message == f"{LONG_LINE}ok!"
+        assert composer.empty()
+        await pilot.press("ctrl+z")
+        assert composer.message == f"{LONG_LINE}ok!"
+        await pilot.press("enter", "up")
+        assert pilot.app.edits == 1  # what was sent is not brought back
+        composer.edit_message("old", 7)
+        assert not composer.empty()
+        assert composer.editing is None
 
 
 def test_history_ends_on_both_sides():

@@ -244,7 +244,7 @@ async def chat_of(engine, path: Path, conversation: int | None = None, **options
     """A window of its own on the store at `path`."""
     engine.forget()
     store = Store(path)
-    app = app_of(lambda _model, _progress: engine, store=store, **options)
+    app = app_of(lambda *_: engine, store=store, **options)
     if conversation is not None:
         app.session.open(conversation)
     async with app.run_test() as pilot:
@@ -351,10 +351,18 @@ async def test_a_large_paste_is_kept_in_full(bundled_engine, path):
     async with chat_of(bundled_engine, path) as pilot:
         await press(pilot, "a")
         pilot.app.composer.post_message(events.Paste(text))
-        await kept(pilot, path, "a" + text)
+        await press(pilot, "z")
+        await kept(pilot, path, f"a{text}z")
     async with chat_of(bundled_engine, path) as pilot:
-        assert len(pilot.app.composer.text) < 50
-        assert pilot.app.composer.message == "a" + text
+        composer = pilot.app.composer
+        first, _, rest = composer.text.partition("\n")
+        assert (first, rest[-2:], len(rest) < 50) == ("aline", "\nz", True)
+        await press(pilot, "!")
+        assert composer.message == f"a{text}z!"
+        assert "Ctrl+C empties it" in told(pilot)
+        await press(pilot, "ctrl+c")
+        await kept(pilot, path)
+        assert composer.text == ""
 
 
 async def test_two_windows_keep_what_is_theirs(bundled_engine, path):

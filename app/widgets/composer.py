@@ -6,12 +6,14 @@ import asyncio
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from textual import events, on
 from textual.message import Message
 from textual.widgets import TextArea
+from textual.worker import Worker
 
 from .. import attachments
 from ..history import History
@@ -84,6 +86,7 @@ class Composer(TextArea):
         self._completed = ""  # the word that the completions are for
         self._dismissed: tuple[int, int] | None = None  # where the word begins that Esc was for
         self._draft = ""  # what was written before an older message was edited
+        self._emptied = ""  # what Up brings back
         self.sent = History()
         self.pastes = Pastes()
         self.editing: object = None
@@ -131,11 +134,22 @@ class Composer(TextArea):
     def bring_back(self, unsent: Unsent) -> None:
         """Puts that in the place of what is written."""
         self._stop_editing()
+        self._emptied = ""
         self._write(self._fitting(unsent.text))
         if unsent.message is not None:
             self.edit_message(unsent.edited, unsent.message)
         elif unsent.edited:
             self.restore(unsent.edited)
+
+    def empty(self) -> bool:
+        """Takes away what is written; True if Up brings it back, which it does not for an older
+        message that was edited."""
+        if self.editing is not None:
+            self.leave_editing()
+            return False
+        self._emptied = self.message
+        self.clear()
+        return True
 
     def look_back(self) -> bool:
         """Shows the message sent before; False if there is none."""
@@ -182,7 +196,11 @@ class Composer(TextArea):
         elif key == "escape" and self.editing is not None:
             self.leave_editing()
         elif key == "up" and not self.text and self.editing is None:
-            self.post_message(self.EditLast())
+            if self._emptied:
+                self._write(self._fitting(self._emptied))
+                self._emptied = ""
+            else:
+                self.post_message(self.EditLast())
         elif key == "up" and self.navigator.is_first_wrapped_line(self.cursor_location):
             return self.look_back()
         elif key == "down" and self.navigator.is_last_wrapped_line(self.cursor_location):
@@ -259,7 +277,9 @@ class Composer(TextArea):
         elif word.startswith("/"):
             self._show(for_command(word))
         else:
-            self.run_worker(self._complete_path(word), exclusive=True, group="paths")
+            # Not a coroutine, which would never be awaited if the next comes before it begins.
+            find = partial(self._complete_path, word)
+            _: Worker[None] = self.run_worker(find, exclusive=True, group="paths")
         if start != self._dismissed:
             self._dismissed = None
 
@@ -317,6 +337,7 @@ class Composer(TextArea):
         text = self.message
         self.post_message(self.Submitted(text, self.editing))
         self.sent.add(text)
+        self._emptied = ""
         self._stop_editing()
         self._completions.close()
         self.clear()
@@ -337,10 +358,11 @@ class Composer(TextArea):
         self.move_cursor(self.document.end)
 
     def _paste(self, text: str) -> None:
-        self._insert_here(self._fitting(text.replace("\r\n", "\n").replace("\r", "\n")))
+        text = shown(text.replace("\r\n", "\n").replace("\r", "\n"))
+        self._insert_here(self.pastes.pasted(text))
 
     def _fitting(self, text: str) -> str:
-        """`text` as it can stand here: control characters shown, large ones as labels."""
+        """A message as it can stand here: control characters shown, large parts as labels."""
         return self.pastes.collapsed(shown(text))
 
     def _insert_here(self, text: str) -> None:
