@@ -111,9 +111,10 @@ async def test_a_system_prompt_is_written(size, tmp_path):
 async def test_models_and_heads_are_chosen_from(machine, size):  # noqa: F811
     async with showing(ModelPicker(), size) as pilot:
         await looked(pilot)
+        await until(lambda: "✓ tiny" in screen_text(pilot))  # it fits
         await press(pilot, "down")
         await looked(pilot)
-        await until(lambda: "Qwen3-30B" in screen_text(pilot))
+        await until(lambda: "✗ Qwen3-30B" in screen_text(pilot))
         assert is_seen(pilot.app.screen.query_one(ModelTable))
         heads = pilot.app.screen.query_one(HeadList)
         assert is_seen(heads)

@@ -16,6 +16,8 @@ MIN_NAME_WIDTH = 20
 # Wide enough for qwen3moe, IQ2_XXS, 235.1 GB, 128/8, 1024k; what is longer is in the details.
 COLUMNS = (("Kind", 8), ("Type", 7), ("Size", 8), ("Experts", 7), ("Context", 7), ("Fits", 7))
 PADDING = 2
+# Before the name, where the last column has no room.
+MARKS = {"fits": "✓", "tight": "~", "too big": "✗", "damaged": "✗"}
 # Rows of the terminal below which the header makes room.
 ROOMY = 16
 # More would make every key typed into the filter wait.
@@ -44,6 +46,7 @@ class ModelTable(DataTable[Text]):
         self.entries: list[ModelEntry] = []
         self.hidden = 0
         self._memory: Memory | None = None
+        self._marked = False  # whether the names have the verdicts before them
 
     def on_mount(self) -> None:
         self.add_column(NAME, width=MIN_NAME_WIDTH, key=NAME)
@@ -56,7 +59,11 @@ class ModelTable(DataTable[Text]):
         self.show_header = self.app.size.height >= ROOMY
         others = sum(width + PADDING for _, width in COLUMNS)
         column = next(column for column in self.columns.values() if column.key == NAME)
-        width = max(MIN_NAME_WIDTH, self.scrollable_content_region.width - others - PADDING)
+        left = self.scrollable_content_region.width - others - PADDING
+        if self._marked != (left < MIN_NAME_WIDTH):
+            self._marked = not self._marked
+            self._show_verdicts()
+        width = max(MIN_NAME_WIDTH, left)
         if column.width != width:
             column.width = width
             self._require_update_dimensions = True
@@ -82,7 +89,8 @@ class ModelTable(DataTable[Text]):
         self.entries += entries[:room]
         self.hidden += len(entries[room:])
         for entry in entries[:room]:
-            self.add_row(*map(_cell, (*_values(entry), self._verdict(entry))))
+            name, *values = _values(entry)
+            self.add_row(*map(_cell, (self._named(name, entry), *values, self._verdict(entry))))
 
     def go_to(self, entry: ModelEntry) -> None:
         self.move_cursor(row=self.entries.index(entry))
@@ -90,8 +98,16 @@ class ModelTable(DataTable[Text]):
     def judge(self, memory: Memory) -> None:
         """Says of every model whether it fits."""
         self._memory = memory
+        self._show_verdicts()
+
+    def _show_verdicts(self) -> None:
         for row, entry in enumerate(self.entries):
+            name = self._named(_values(entry)[0], entry)
+            self.update_cell_at(Coordinate(row, 0), _cell(name))
             self.update_cell_at(Coordinate(row, len(COLUMNS)), _cell(self._verdict(entry)))
+
+    def _named(self, name: str, entry: ModelEntry) -> str:
+        return f"{MARKS.get(self._verdict(entry), '…')} {name}" if self._marked else name
 
     def _verdict(self, entry: ModelEntry) -> str:
         if entry.problem:
