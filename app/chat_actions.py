@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from textual.app import SystemCommand
 from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen, Screen
 
-from . import attachments, clipboard
+from . import attachments, clipboard, library
 from .chat_setup import Setup, chosen
 from .clicks import ClicksOnWhatIsThere
 from .commands import COMMANDS, Command, parse
@@ -233,10 +234,13 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
         """Chooses another model; the conversation goes on with it."""
         if self.busy():
             return
-        from .widgets.model_picker import Choice, ModelPicker
+        from .widgets.model_picker import Choice, ModelPicker, typed_path
 
         if path:
-            self._choose_model(Choice(Path(path).expanduser(), None))
+            entry = await asyncio.to_thread(library.describe, typed_path(path))
+            if entry is None or entry.problem:
+                raise AppError(entry.problem if entry else f"/model: there is no model at {path}")
+            self._choose_model(Choice(entry.path, None, entry.context_length))
             return
         folders, is_loaded = self.setup.settings.model_folders, self.engine is not None
         picker = ModelPicker(folders, self.wanted.model, is_loaded=is_loaded)
@@ -245,9 +249,13 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
     def _choose_model(self, choice: Choice | None) -> None:
         if choice is None or self.busy():
             return
-        model, ctx = chosen(self.wanted, choice), self.setup.model.ctx_size
-        if ctx is not None and choice.context_length:
-            model = replace(model, ctx_size=min(ctx, choice.context_length))
+        wish = self.setup.model.ctx_size
+        model = chosen(self.wanted, choice, wish)
+        if model.ctx_size != wish:
+            told = (
+                f"The context is {model.ctx_size}, all that the model was made for, not -c {wish}."
+            )
+            self.notify(told, timeout=6)
         self.begin_loading(model)
 
     def action_parameters(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from .entry import AppError
 from .keys import Key
 from .options import ModelChoice
+from .options_context import ContextChoice
 from .parameters import Parameters
 from .session import Session
 from .settings import Settings
@@ -97,6 +98,10 @@ def kept_parameters(session: Session, otherwise: Parameters) -> Parameters:
     return Parameters.from_dict(kept) if isinstance(kept, dict) else otherwise
 
 
-def chosen(model: ModelChoice, choice: Choice) -> ModelChoice:
-    """The same placement for another model and head."""
-    return replace(model, model=choice.model, model_draft=choice.head)
+def chosen(model: ModelChoice, choice: Choice, ctx: int | None) -> ModelChoice:
+    """The same placement for another model and head. ctx: the context that was asked for, which is
+    cut to what the model was made for, unless positions are stretched anyway."""
+    stretched = any(getattr(model, field.name) is not None for field in fields(ContextChoice))
+    if ctx is not None and choice.context_length and not stretched:
+        ctx = min(ctx, choice.context_length)
+    return replace(model, model=choice.model, model_draft=choice.head, ctx_size=ctx)

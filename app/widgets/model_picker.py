@@ -305,7 +305,7 @@ class ModelPicker(Dialog[Choice | None]):
     def _enter(self) -> None:
         text = self.query_one(Input).value.strip()
         if _is_path(text):
-            self.run_worker(partial(self._look_at, _path(text)), thread=True, group="path")
+            self.run_worker(partial(self._look_at, typed_path(text)), thread=True, group="path")
         else:
             self._choose()
 
@@ -393,7 +393,7 @@ def _is_path(text: str) -> bool:
     return text.startswith(("/", "~", "./", "../", ".\\")) or text.lower().endswith(".gguf")
 
 
-def _path(text: str) -> Path:
+def typed_path(text: str) -> Path:
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError:  # ~somebody without a home
