@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from specfit.backend import Engine, Report
 
+    from specfit.backend.plan import Plan
     from .widgets.model_picker import Choice
 
 LEAVE_WITHIN_S = 1.0
@@ -81,6 +82,7 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
         self.load_error: Exception | None = None
         self.last_report: Report | None = None
         self.dropped = 0
+        self.plan: Plan | None = None
         self.drafted_shown = bool(setup.settings.colour_drafts)
         self._last_interrupt = float("-inf")
         self._palette_at = float("-inf")
@@ -116,6 +118,9 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
         raise NotImplementedError
 
     def begin_loading(self, model: ModelChoice) -> None:
+    async def show_head(self) -> None:
+        raise NotImplementedError
+
         raise NotImplementedError
 
     def forget_figures(self) -> None:
@@ -165,7 +170,7 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
 
     # Answers
 
-    def action_stop(self) -> None:
+    async def action_stop(self) -> None:
         """Ends the running answer; what there is of it stays. Else leaves what is begun."""
         if self.exchange is not None:
             self.exchange.job.stop()

@@ -17,18 +17,25 @@ from .store import Conversation, Store, StoreError
 
 if TYPE_CHECKING:
     from specfit.backend import Engine
+    from specfit.backend.plan import Plan
 
     from .widgets.model_picker import Choice
 
 
 Progress = Callable[[float], bool]
+Planned = Callable[["Plan"], None]
 
 
-def load_engine(model: ModelChoice, progress: Progress) -> Engine:
-    """Loads an engine; takes its time, and is cancelled by `progress` returning False."""
+def load_engine(model: ModelChoice, progress: Progress, planned: Planned) -> Engine:
+    """Loads an engine; takes its time, and is cancelled by `progress` returning False. `planned` is
+    told where everything will go before it goes there."""
     from specfit.backend import Engine
+    from specfit.backend.loading import plan_load
 
-    return Engine.load(model.load_options(drafting=True), progress=progress)
+    options = model.load_options(drafting=True)
+    plan = plan_load(options)
+    planned(plan)
+    return Engine.load(replace(options, plan=plan), progress=progress)
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Setup:
     settings: Settings
     session: Session
     notices: tuple[str, ...] = ()
-    load: Callable[[ModelChoice, Progress], Engine] = load_engine
+    load: Callable[[ModelChoice, Progress, Planned], Engine] = load_engine
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -65,7 +72,7 @@ def set_up(
         if resume is not None:
             raise
         session = Session(None, system or "")
-        told = f"{error}. Conversations of this window are not kept."
+        told = f"What is said in this window is not kept: {error}"
         return Setup(model, parameters, settings, session, (told,))
     assert store is not None
     session = Session(store, system or "")

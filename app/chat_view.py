@@ -11,7 +11,9 @@ from textual.timer import Timer
 from . import attachments, clipboard, thinking
 from .chat_actions import ChatActions
 from .chat_setup import Setup
+from .chat_words import fitting_messages
 from .entry import AppError
+from .plan_table import plan_line
 from .settings import change_setting
 from .stats import statistics
 from .store.turns import ModelMessage
@@ -22,6 +24,8 @@ from .widgets.user_message import UserMessage
 
 if TYPE_CHECKING:
     from specfit.backend import Engine
+
+    from .store import Message
 
 COUNTED_AFTER_S = 0.3
 
@@ -42,6 +46,7 @@ class ViewActions(ChatActions):
     def action_panel(self) -> None:
         """Shows or hides what speculation does."""
         self.panel.display = not self.panel.display
+        self.measure_context()
 
     async def action_drafted(self) -> None:
         """Marks the text that came from accepted drafts, or shows it as usual."""
@@ -53,14 +58,13 @@ class ViewActions(ChatActions):
             self.notify("No text here came from drafts.", timeout=2)
 
     async def action_stats(self) -> None:
-        """Shows the numbers of the last answer."""
-        text = "There is no answer yet."
+        """Shows the numbers of the last answer, and where the model is."""
         if self.last_report is not None:
             text = statistics(self.last_report, self.parameters.spec)
-        elif found := [one.meta for one in self.session.path if "tokens_per_second" in one.meta]:
-            meta = found[-1]
-            text = f"{meta['tokens']} tokens, {meta['tokens_per_second']} tok/s, "
-            text += f"acceptance length {meta.get('acceptance_length')}"
+        else:
+            text = self.kept_figures() or "There is no answer yet."
+        if self.plan is not None:
+            text += f"\n{plan_line(self.plan)}"
         await self.conversation.add(Note(text))
 
     async def action_theme(self, name: str = "") -> None:
@@ -121,16 +125,42 @@ class ViewActions(ChatActions):
         answers = [w for w in self.conversation.messages if isinstance(w, Answer)]
         return answers[-1] if answers else None
 
-    # The input's length
+    # How much there is
+
+    def measure_context(self) -> None:
+        """Has the panel show how much of the context the branch takes that is looked at; while an
+        answer comes, it is told by that."""
+        engine, path = self.engine, self.session.path
+        if engine is not None and self.exchange is None and self.panel.display:
+            self.run_worker(
+                partial(self._measure_in_thread, engine, path),
+                thread=True,
+                exclusive=True,
+                group="context",
+            )
+
+    def _measure_in_thread(self, engine: Engine, path: tuple[Message, ...]) -> None:
+        from specfit.backend import SpecfitError
+
+        try:
+            messages, _ = fitting_messages(engine, path)
+            used = engine.count_tokens(messages) if messages else 0
+        except SpecfitError:  # the model was closed meanwhile
+            return
+        self.call_from_thread(self._show_measured, engine, path, used)
+
+    def _show_measured(self, engine: Engine, path: tuple[Message, ...], used: int) -> None:
+        if self.exchange is None and engine is self.engine and path == self.session.path:
+            self.panel.meters.show_context(used, engine.ctx)
 
     def on_text_area_changed(self, event: Composer.Changed) -> None:
         if event.text_area is not self.composer:
             return
         if self._counting is not None:
             self._counting.stop()
-        self._counting = self.set_timer(COUNTED_AFTER_S, self._count)
+        self._counting = self.set_timer(COUNTED_AFTER_S, self.count_input)
 
-    def _count(self) -> None:
+    def count_input(self) -> None:
         engine, text = self.engine, self.composer.message
         if engine is None or not text.strip():
             self.composer.show_counter("")

@@ -1,4 +1,4 @@
-"""What the engine says of its command line, said for somebody who is in the chat."""
+"""What the engine is asked, and what it says of its command line, in the chat's terms."""
 
 from __future__ import annotations
 
@@ -7,11 +7,24 @@ from typing import TYPE_CHECKING
 
 from .entry import AppError
 from .keys import Key, key_name, keys_of
+from .store.turns import model_messages
+from .thinking import stripped
 
 if TYPE_CHECKING:
     from specfit.backend import Engine
 
+    from .store import Message
     from .store.turns import ModelMessage
+
+# Of the context, what the oldest turns are left out for.
+ROOM_FOR_ANSWER = 1 / 4
+
+
+def fitting_messages(engine: Engine, path: Sequence[Message]) -> tuple[list[ModelMessage], int]:
+    """A branch as the model is to see it, with room for an answer; how many of its oldest turns
+    were left out for that."""
+    room = engine.ctx - int(engine.ctx * ROOM_FOR_ANSWER)
+    return model_messages(path, stripped, engine.count_tokens, room)
 
 
 def refusal(engine: Engine, messages: Sequence[ModelMessage], error: Exception) -> Exception:

@@ -15,9 +15,10 @@ from .entry import user_sentence
 
 if TYPE_CHECKING:
     from specfit.backend import Engine, Generation, Report
+    from specfit.backend.plan import Plan
     from specfit.backend.view import CycleView
 
-Load = Callable[[Callable[[float], bool]], "Engine"]
+Load = Callable[[Callable[[float], bool], Callable[["Plan"], None]], "Engine"]
 REPORT_EVERY_S = 0.2
 # What nobody took in the meantime is not worth keeping.
 MOST_VIEWS = 256
@@ -26,8 +27,9 @@ MOST_VIEWS = 256
 class LoadJob:
     """Loads an engine.
 
-    Read `fraction` (0..1; None before anything is known), and once `done` is set, `engine` or
-    `error`. One that was cancelled has no engine, unless it had it by then.
+    Read `fraction` (0..1; None before anything is known), `plan` (where it goes; None before that
+    is known), and once `done` is set, `engine` or `error`. One that was cancelled has no engine,
+    unless it had it by then.
     """
 
     def __init__(self, load: Load) -> None:
@@ -35,6 +37,7 @@ class LoadJob:
         self._lock = Lock()
         self.cancelled = False
         self.fraction: float | None = None
+        self.plan: Plan | None = None
         self.engine: Engine | None = None
         self.error: Exception | None = None
         self.done = Event()
@@ -43,7 +46,7 @@ class LoadJob:
         """In the thread. An error that the user can put right is kept; others are raised."""
         try:
             if not self.cancelled:
-                self._keep(self._load(self._advance))
+                self._keep(self._load(self._advance, self._place))
         except Exception as error:
             if user_sentence(error) is None:
                 raise
@@ -59,6 +62,9 @@ class LoadJob:
     def _advance(self, fraction: float) -> bool:
         self.fraction = fraction
         return not self.cancelled
+
+    def _place(self, plan: Plan) -> None:
+        self.plan = plan
 
     def _keep(self, engine: Engine) -> None:
         with self._lock:

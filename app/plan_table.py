@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from specfit.backend.plan import Plan
 
 _GIB = 1 << 30
+_THERE = " on the GPU"
 
 
 def plan_table(plan: Plan) -> str:
@@ -28,3 +29,22 @@ def plan_table(plan: Plan) -> str:
         )
         lines.append(", ".join(each))
     return "\n".join(lines)
+
+
+def plan_line(plan: Plan) -> str:
+    """The same in a line that 80 columns hold: what is on the GPU, if anything, and what is not."""
+    host = f"host memory {_gib(plan.host)}"
+    if not plan.gpu:
+        return host
+    there = [
+        f"{part.name} {part.note.removesuffix(_THERE).removesuffix(' layers')}"
+        for part in plan.parts
+        if part.gpu and part.note.endswith(_THERE)
+    ]
+    gpus = "GPU" if len(plan.machine.gpus) == 1 else f"{len(plan.machine.gpus)} GPUs"
+    return f"{gpus} {_gib(plan.gpu)}: {', '.join(there)} · {host}"
+
+
+def _gib(n_bytes: int) -> str:
+    gib = n_bytes / _GIB
+    return f"{gib:.1f} GiB" if gib >= 1 else f"{gib:.2f} GiB"

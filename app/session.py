@@ -194,18 +194,12 @@ class Session:
         None if the question was answered before: then all is as it was.
         """
         self._remove(self._answering())
-        turn, self._answer, self._turn = self._turn, None, None
-        assert turn is not None
-        self._tree.look_at(turn.before)
-        question = turn.question
-        if question is not None and not question_too:
-            self._tree.look_at(question.id)
-        elif question is not None and turn.is_new and not self._tree.has_children(question.id):
-            self._remove(question.id)
-            if not any(one.role == "user" for one in self._tree.messages.values()):
-                self._open.title = ""
-        self._save()
-        return None if question is None else question.content
+        self._answer = None
+        return self._unask(question_too=question_too)
+
+    def withdraw(self) -> str | None:
+        """Takes the question that was asked last, and not answered yet, away and returns it."""
+        return None if self._turn is None else self._unask()
 
     def switch_branch(self, message: int, step: int) -> bool:
         """Looks at the branch of the next (+1) or last (-1) sibling; False if there is none."""
@@ -313,6 +307,20 @@ class Session:
         self._open.title = self._open.title or title_of(text)
         self._save(force=True)
         return question
+
+    def _unask(self, *, question_too: bool = True) -> str | None:
+        turn, self._turn = self._turn, None
+        assert turn is not None
+        self._tree.look_at(turn.before)
+        question = turn.question
+        if question is not None and not question_too:
+            self._tree.look_at(question.id)
+        elif question is not None and turn.is_new and not self._tree.has_children(question.id):
+            self._remove(question.id)
+            if not any(one.role == "user" for one in self._tree.messages.values()):
+                self._open.title = ""
+        self._save()
+        return None if question is None else question.content
 
     def _message(
         self, role: str, content: str, parent: int | None, status: str = COMPLETE

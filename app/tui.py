@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,11 +17,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingsMap
 from textual.containers import Horizontal
 
-from . import attachments, thinking
+from . import attachments
 from .chat_actions import Exchange
 from .chat_loading import LoadingActions
 from .chat_setup import Setup
-from .chat_words import notice, refusal
+from .chat_words import fitting_messages, notice, refusal
 from .entry import AppError
 from .jobs import AnswerJob
 from .key_order import KeysInOrder
@@ -30,7 +29,7 @@ from .keys import bindings, key_name, keys_of
 from .loops import LoopDetector
 from .paste_parser import with_whole_pastes
 from .store import Message, StoreError
-from .store.turns import model_messages
+from .thinking import OPENED
 from .why import why
 from .widgets.answer import Answer
 from .widgets.composer import Composer
@@ -52,9 +51,9 @@ SAVED_AGAIN_S = 1.0
 # What is being written, so that no key waits for it.
 KEPT_EVERY_S = 0.5
 TERMINATED = 128 + signal.SIGTERM
-# Of the context, what the oldest turns are left out for: room for an answer.
-ROOM_FOR_ANSWER = 1 / 4
 LOOPING = "stopped: it repeats itself"
+BUSY_ANSWERING = "The answer is still coming; Esc stops it."
+BUSY_QUEUED = "A message waits already; Esc takes it back."
 
 
 class ChatApp(KeysInOrder, LoadingActions):
@@ -72,7 +71,7 @@ class ChatApp(KeysInOrder, LoadingActions):
         margin: 0;
         padding: 0 1;
     }
-    .-low StatusLine {
+    .-low StatusLine, .-low LoadingView #below, .-narrow LoadingView #keys {
         display: none;
     }
     .-low Composer {
@@ -127,11 +126,9 @@ class ChatApp(KeysInOrder, LoadingActions):
         self.panel.display = False
         self.status = StatusLine(self.parameters.spec)
         self.composer = Composer(self.keys)
-        self.middle = Horizontal(self.conversation, self.panel)
-        stop = keys_of("stop", self.keys)
-        self.loading_view = LoadingView(f"{key_name(stop[0])} cancels" if stop else "")
+        self.loading_view = LoadingView()
+        yield Horizontal(self.conversation, self.panel)
         yield self.loading_view
-        yield self.middle
         yield self.status
         yield self.composer
 
@@ -144,6 +141,7 @@ class ChatApp(KeysInOrder, LoadingActions):
         self.composer.focus()
         self._ticking = self.set_interval(1 / UPDATES_PER_S, self._tick)
         self.begin_loading(self.setup.model)
+        await self.show_conversation()
         await self.begin_with_unsent()
         self.set_interval(KEPT_EVERY_S, self.keep_unsent)
         self.set_interval(SAVED_AGAIN_S, self._save_again)
@@ -182,13 +180,19 @@ class ChatApp(KeysInOrder, LoadingActions):
             if message.text.startswith("/"):
                 self.composer.select_all()
             return
-        if self.engine is None or self.exchange is not None:
-            loading = "The model is still loading." if self.is_loading else self.no_model
-            busy = "The answer is still coming; Esc stops it."
-            self.notify(loading if self.engine is None else busy, timeout=2)
+        if refused := self._not_now():
+            self.notify(refused, timeout=2)
             self.composer.restore(message.text)
             return
         await self._ask(question, message.editing)
+
+    def _not_now(self) -> str:
+        """Why nothing can be asked at present, if so."""
+        if self.exchange is not None:
+            return BUSY_ANSWERING
+        if self.queued is not None:
+            return BUSY_QUEUED
+        return "" if self.is_loading or self.engine is not None else self.no_model
 
     async def _ask(self, question: str, editing: object) -> None:
         widget = next((w for w in self.conversation.messages if w.message_id == editing), None)
@@ -202,7 +206,10 @@ class ChatApp(KeysInOrder, LoadingActions):
         message = UserMessage(question, message_id=asked.id)
         await self.conversation.add(message)
         self.show_version(message)
-        await self.begin_answer()
+        if self.is_loading:
+            self.queue(message)
+        else:
+            await self.begin_answer()
 
     async def begin_answer(self) -> None:
         """Has the model answer the question that the session looks at."""
@@ -222,9 +229,8 @@ class ChatApp(KeysInOrder, LoadingActions):
         """In the job's thread: the messages that fit, and their answer begun."""
         from specfit.backend import Spec, SpecfitError
 
-        room = engine.ctx - int(engine.ctx * ROOM_FOR_ANSWER)
         parameters = self.parameters
-        messages, dropped = model_messages(path, thinking.stripped, engine.count_tokens, room)
+        messages, dropped = fitting_messages(engine, path)
         try:
             generation = engine.generate(
                 messages=messages,
@@ -256,6 +262,7 @@ class ChatApp(KeysInOrder, LoadingActions):
         if over:
             await self._conclude(exchange)
             self.exchange = None
+            self.measure_context()
 
     async def _bring(self, exchange: Exchange) -> None:
         """Brings the text that came since to the screen and the store."""
@@ -264,7 +271,7 @@ class ChatApp(KeysInOrder, LoadingActions):
             return
         if not exchange.answer.text and exchange.job.opens_thinking:
             exchange.answer.open_thinking()
-            self.session.grow(thinking.OPENED)
+            self.session.grow(OPENED)
         self.session.grow(piece)
         await exchange.answer.append(piece)
         if self.drafted_shown:
@@ -323,19 +330,20 @@ class ChatApp(KeysInOrder, LoadingActions):
 
     async def show_conversation(self) -> None:
         """Shows the branch that the session looks at."""
-        head = [self.no_model]
-        if self.engine is not None:
-            told = [notice(one, self.keys) for one in self.engine.notices]
-            head = [self.engine.description, *told]
-        head += self.setup.notices
-        notes: list[Callable[[], Note | UserMessage | Answer]] = [
-            partial(Note, text) for text in head
-        ]
         path = [one for one in self.session.path if one.role != "system"]
-        await self.conversation.show([*notes, *(partial(self._widget, one) for one in path)])
+        await self.conversation.show([partial(self._widget, one) for one in path])
         if self.drafted_shown:
             for widget in self.conversation.query(Answer):
                 await widget.show_drafted(True)
+        self.measure_context()
+
+    async def show_head(self) -> None:
+        """Says above the conversation what is loaded, and what one should know."""
+        head = [] if self.is_loading else [self.no_model]
+        if self.engine is not None:
+            told = [notice(one, self.keys) for one in self.engine.notices]
+            head = [self.engine.description, *told]
+        await self.conversation.set_head([Note(text) for text in (*head, *self.setup.notices)])
 
     def _widget(self, message: Message) -> UserMessage | Answer:
         widget: UserMessage | Answer

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from screencases import screen_text, until
 from textual import events
@@ -28,6 +29,7 @@ from specfit.backend.view import CycleView
 
 REST_S = 0.02  # what keys led to reaches the screen
 Messages = Sequence[dict[str, str]]
+Load = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Scripted:
             info=SimpleNamespace(context_length=4 * ctx),
         )
 
-    def load(self, model: ModelChoice, _progress: Callable[[float], bool]) -> Scripted:
+    def load(self, model: ModelChoice, *_: object) -> Scripted:
         self.loads.append(model)
         return self
 
@@ -120,10 +122,20 @@ async def scripted(
     ctx_size: int | None = None,
 ) -> AsyncIterator[Pilot[None]]:
     """The chat, its model loaded."""
-    model = ModelChoice(None, None, None, False, None, ctx_size, 1, None)
-    setup = Setup(model, Parameters(), read_settings(settings), Session(store), load=engine.load)
+    setup = setup_of(engine.load, Session(store), settings=settings, ctx_size=ctx_size)
     async with opened(setup, size) as pilot:
         yield pilot
+
+
+def setup_of(
+    load: Load,
+    session: Session,
+    *,
+    settings: Path = Path("/nowhere/config.toml"),
+    ctx_size: int | None = None,
+) -> Setup:
+    model = ModelChoice(None, None, None, False, None, ctx_size, 1, None)
+    return Setup(model, Parameters(), read_settings(settings), session, load=load)
 
 
 @asynccontextmanager

@@ -186,12 +186,13 @@ class MadeUpEngine:
 
 
 def made_up_load(seed: int) -> Callable[[object, Callable[[float], bool]], MadeUpEngine]:
-    """Loads that take a moment, of which those of other models may fail."""
+    """Loads that take a moment, or long enough to write meanwhile; some fail."""
     draw = random.Random(seed)
 
-    def load(_model: object, progress: Callable[[float], bool]) -> MadeUpEngine:
+    def load(_model: object, progress: Callable[[float], bool], _planned: object) -> MadeUpEngine:
+        pause = draw.choice((0.002, 0.002, 0.1))
         for step in range(3):
-            time.sleep(0.002)
+            time.sleep(pause)
             if not progress(step / 3):
                 raise SpecfitError("loading was cancelled")
         if draw.random() < 0.2:
@@ -215,8 +216,8 @@ class Witness:
 
     def watch(self, app: ChatApp) -> None:
         session, restore = app.session, app.composer.restore
-        ask, edit, finish, take_back = (
-            session.ask, session.edit, session.finish, session.take_back,
+        ask, edit, finish, take_back, withdraw = (
+            session.ask, session.edit, session.finish, session.take_back, session.withdraw,
         )  # fmt: skip
         store = session.store
         assert store is not None
@@ -238,13 +239,20 @@ class Witness:
             self.answered += 1
             return note(finish(*arguments, **named))  # type: ignore[arg-type]
 
-        def taken_back(*, question_too: bool = True) -> str | None:
-            conversation = session.conversation
-            question = take_back(question_too=question_too)
-            if question is not None and question_too:
+        def gone(conversation: int | None, question: str | None) -> str | None:
+            if question is not None:
                 self.due[conversation, "user", question] -= 1
                 self.taken_back[split_files(question)[0]] += 1
             return question
+
+        def taken_back(*, question_too: bool = True) -> str | None:
+            conversation = session.conversation
+            question = take_back(question_too=question_too)
+            return gone(conversation, question) if question_too else question
+
+        def withdrawn() -> str | None:
+            conversation = session.conversation
+            return gone(conversation, withdraw())
 
         def restored(text: str) -> None:
             restore(text)
@@ -258,6 +266,7 @@ class Witness:
 
         session.ask, session.edit, session.finish = asked, edited, finished  # type: ignore[method-assign, assignment]
         session.take_back, store.delete = taken_back, deleted  # type: ignore[method-assign, assignment]
+        session.withdraw = withdrawn  # type: ignore[method-assign]
         app.composer.restore = restored  # type: ignore[method-assign]
 
     def missing(self, path: Path) -> list[tuple[int | None, str, str]]:

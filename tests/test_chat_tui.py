@@ -51,7 +51,7 @@ async def chat(
 ) -> AsyncIterator[Pilot[None]]:
     """A chat whose model has loaded."""
     engine.forget()
-    app = app_of(lambda _model, _progress: engine, spec=spec, max_tokens=max_tokens, store=store)
+    app = app_of(lambda *_: engine, spec=spec, max_tokens=max_tokens, store=store)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.engine is not None and len(app.query(Note)) > 0)
         yield pilot

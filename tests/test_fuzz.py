@@ -20,6 +20,7 @@ from specfit.app.settings import read_settings, settings_path
 from specfit.app.store import Store
 from specfit.app.tui import ChatApp
 from specfit.backend import SpecfitError
+from specfit.models import bundled_model
 
 PATIENCE_S = 20
 
@@ -73,6 +74,7 @@ async def test_no_keys_break_the_chat_or_lose_what_was_said(
     for name in ("CONFIG", "DATA"):  # presets, prompts and theme of this test's own
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     Path("notes.txt").write_text("The tea is in the blue box.")
+    Path("other.gguf").symlink_to(bundled_model())
     monkey, witness, path = Monkey(seed), Witness(), tmp_path / "specfit.db"
     keys, windows = request.config.getoption("--keys"), 0
     try:

@@ -49,7 +49,7 @@ from specfit.app.session import Session
 from specfit.app.settings import read_settings, settings_path
 from specfit.app.tui import ChatApp
 
-def load(_model, progress):
+def load(_model, progress, _planned):
     while progress(0.5):
         time.sleep(0.02)
     raise OSError("left")

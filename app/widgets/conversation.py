@@ -12,6 +12,7 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from .answer import Answer
+from .note import Note
 from .user_message import UserMessage
 
 Message = Answer | UserMessage
@@ -24,21 +25,24 @@ LAYOUT_TRY_S, LAYOUT_TRIES = 0.02, 50
 class Conversation(VerticalScroll):
     """Scrolls along with new text; scrolling up lets go, scrolling to the end takes hold again."""
 
-    # The inner column is never shorter than the view: following a shorter one would push it down.
+    # What is in it is never shorter than the view: following that would push it down.
     DEFAULT_CSS = """
     Conversation {
         height: 1fr;
         padding: 0 1;
         scrollbar-size-vertical: 1;
     }
-    Conversation > Vertical {
+    Conversation Vertical {
         height: auto;
+    }
+    Conversation > Vertical {
         min-height: 100%;
     }
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self._head = Vertical()
         self._column = Vertical()
         self._older: list[Callable[[], Widget]] = []  # not on the screen yet, oldest first
         self._mounting = asyncio.Lock()
@@ -47,7 +51,9 @@ class Conversation(VerticalScroll):
         self.selected: Message | None = None
 
     def compose(self) -> ComposeResult:
-        yield self._column
+        with Vertical():
+            yield self._head
+            yield self._column
 
     def on_mount(self) -> None:
         self.can_focus = False  # the keyboard stays with the composer; the app scrolls for it
@@ -57,6 +63,12 @@ class Conversation(VerticalScroll):
     def messages(self) -> list[Message]:
         """The messages on the screen, notes left out; older ones may be there when looked for."""
         return [child for child in self._column.children if isinstance(child, Message)]
+
+    async def set_head(self, notes: Sequence[Note]) -> None:
+        """Shows these above all messages, in the place of those before."""
+        async with self.batch():
+            await self._head.remove_children()
+            await self._head.mount_all(notes)
 
     async def clear(self) -> None:
         """Takes all messages away."""

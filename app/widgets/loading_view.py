@@ -3,41 +3,65 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.widgets import ProgressBar, Static
 
 LOADING = "Loading the model"
+# From here on the weights are there, and the engine measures (`backend/loading.py`).
+MEASURING, MEASURES = 0.9, "Measuring this machine"
 
 
 class LoadingView(Vertical):
-    """A progress bar in the conversation's place, and below it how to cancel."""
+    """A progress bar below the conversation, and where the model goes. hint: a key, and what it
+    does."""
 
     DEFAULT_CSS = """
     LoadingView {
-        height: 1fr;
-        align: center middle;
+        height: auto;
+        padding: 0 1;
     }
-    LoadingView Static, LoadingView ProgressBar {
+    LoadingView Horizontal {
+        height: 1;
+    }
+    LoadingView Static {
         width: auto;
         max-width: 100%;
+        height: 1;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+    }
+    LoadingView ProgressBar {
+        width: 1fr;
+        margin: 0 1;
     }
     LoadingView Bar {
-        max-width: 100%;
+        width: 1fr;
+    }
+    LoadingView #below {
+        color: $text-muted;
     }
     """
 
     def __init__(self, hint: str = "") -> None:
         super().__init__()
-        self._hint = hint
+        self.hint = hint
         self._words = Static(LOADING, markup=False)
         self._bar = ProgressBar(total=None, show_eta=False, show_percentage=False)
+        self._keys = Static(hint, markup=False, id="keys")
+        self._below = Static("", markup=False, id="below")
 
     def compose(self) -> ComposeResult:
-        yield self._words
-        yield self._bar
-        yield Static(self._hint, markup=False)
+        with Horizontal():
+            yield self._words
+            yield self._bar
+            yield self._keys
+        yield self._below
 
-    def show(self, fraction: float | None) -> None:
-        """fraction: 0..1; None while nothing can be measured yet."""
-        self._words.update(LOADING if fraction is None else f"{LOADING}: {fraction:.0%}")
+    def show(self, fraction: float | None, placed: str = "") -> None:
+        """fraction: 0..1; None while nothing can be measured yet. placed: where it goes, in words,
+        once that is known."""
+        words = LOADING if fraction is None or fraction < MEASURING else MEASURES
+        self._words.update(words if fraction is None else f"{words}: {fraction:.0%}")
         self._bar.update(total=None if fraction is None else 1.0, progress=fraction or 0)
+        self._keys.update(self.hint)
+        self._below.update(placed)

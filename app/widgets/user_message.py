@@ -41,7 +41,7 @@ class UserMessage(Static):
         self.text = text
         self.message_id = message_id
         self.written, self.files = split_files(text)
-        self._version = ""
+        self._version = self._waits = ""
         self._unfolded = False
         self.update(self._content())
 
@@ -54,6 +54,11 @@ class UserMessage(Static):
     def set_version(self, position: int, count: int, hint: str = "") -> None:
         """Shows that this is one of several; hint: the keys that show the others."""
         self._version = version(position, count, hint)
+        self.update(self._content())
+
+    def set_waiting(self, hint: str) -> None:
+        """Shows that it is not answered yet, and why; "" once it is."""
+        self._waits = hint
         self.update(self._content())
 
     def toggle(self) -> None:
@@ -75,8 +80,7 @@ class UserMessage(Static):
         notes = [f"+ {name}" for name in self.files]
         if len(head) < len(self.written):
             notes.insert(0, f"… {size_in_words(len(self.written.encode()))} in all")
-        if self._version:
-            notes.append(self._version)
+        notes += [note for note in (self._version, self._waits) if note]
         return Content.assemble(
             shown(head), *((f"\n{shown(note)}", "$text-muted italic") for note in notes)
         )
