@@ -24,6 +24,7 @@ from .loops import LoopDetector
 from .no_color import PlainApp
 from .options import ModelChoice
 from .parameters import Parameters
+from .stats import kept_statistics
 from .widgets.answer import Answer
 from .widgets.composer import Composer
 from .widgets.conversation import Conversation
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
 
     from specfit.backend import Engine, Report
-
     from specfit.backend.plan import Plan
+
     from .widgets.model_picker import Choice
 
 LEAVE_WITHIN_S = 1.0
@@ -81,8 +82,8 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
         self.exchange: Exchange | None = None
         self.load_error: Exception | None = None
         self.last_report: Report | None = None
-        self.dropped = 0
         self.plan: Plan | None = None
+        self.dropped = 0
         self.drafted_shown = bool(setup.settings.colour_drafts)
         self._last_interrupt = float("-inf")
         self._palette_at = float("-inf")
@@ -117,19 +118,23 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
     async def show_conversation(self) -> None:
         raise NotImplementedError
 
-    def begin_loading(self, model: ModelChoice) -> None:
     async def show_head(self) -> None:
         raise NotImplementedError
 
+    def begin_loading(self, model: ModelChoice) -> None:
         raise NotImplementedError
 
     def forget_figures(self) -> None:
-        """Of another conversation, or another model."""
+        """Of another branch or conversation, or another model; shows what is kept of this one."""
         self.last_report, self.dropped = None, 0
-        self.status.clear(self.parameters.spec)
+        self.status.clear(self.kept_figures() or self.parameters.spec)
         if self.engine is not None:
             self.panel.clear(drafts=self.engine.drafts)
-            self.panel.meters.show_context(0, self.engine.ctx)
+
+    def kept_figures(self) -> str:
+        """The numbers of the last answer of the branch that is looked at."""
+        metas = (one.meta for one in reversed(self.session.path) if one.role == "assistant")
+        return kept_statistics(next(metas, {}))
 
     # Commands
 
@@ -209,6 +214,7 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
             return
         row = self._with_versions()
         if row is not None and self.session.switch_branch(row, step):
+            self.forget_figures()
             await self.show_conversation()
 
     async def action_branch(self, number: str = "") -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specfit.backend import Report
+
+GAP = " · "
 
 
 def statistics(report: Report, mode: str) -> str:
@@ -19,4 +22,18 @@ def statistics(report: Report, mode: str) -> str:
         ]
         if means.union_per_layer > 0:  # dense models have no experts; nor does an unobserved answer
             parts.append(f"union {means.union_per_layer:.1f}")
-    return " · ".join(parts)
+    return GAP.join(parts)
+
+
+def kept_statistics(meta: Mapping[str, Any]) -> str:
+    """The same of an answer from the store, as far as it is kept; "" if nothing is."""
+    speed, length = meta.get("tokens_per_second"), meta.get("acceptance_length")
+    parameters = meta.get("parameters")
+    if not isinstance(speed, int | float):
+        return ""
+    parts = [f"{speed:.1f} tok/s"]
+    if isinstance(parameters, dict) and isinstance(parameters.get("spec"), str):
+        parts.insert(0, parameters["spec"])
+    if isinstance(length, int | float):
+        parts.append(f"acceptance length {length:.2f}")
+    return GAP.join(parts)

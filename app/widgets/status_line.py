@@ -9,10 +9,11 @@ from rich.cells import cell_len
 from textual import events
 from textual.widgets import Static
 
+from ..stats import GAP
+
 if TYPE_CHECKING:
     from specfit.backend import Report
 
-GAP = " · "
 # A reason that changes faster cannot be read.
 REASON_STAYS_S = 1.0
 
