@@ -311,9 +311,47 @@ def test_the_fewest_oldest_turns_are_left_out(turns: int, room: int, answered: b
         path.pop()
     whole, _ = model_messages(path, str, None, 0)
     messages, dropped = model_messages(path, str, words, room)
-    assert messages == [whole[0], *whole[1 + 2 * dropped :]]
+    rest = whole[1 + 2 * dropped :]
+    assert (messages[0], messages[-len(rest) :]) == (whole[0], rest)
+    assert dropped == turns - 1 or len(messages) == 1 + len(rest)
     assert messages[1]["role"] == "user"
     assert any(one["content"] == f"question {turns - 1}" for one in messages)
     assert words(messages) <= room or dropped == turns - 1
     if dropped:
         assert words([whole[0], *whole[1 + 2 * (dropped - 1) :]]) > room
+
+
+def path_of(*contents: str) -> list[Message]:
+    """Questions and answers by turns."""
+    roles = ("user", "assistant")
+    return [Message(0, None, roles[i % 2], text) for i, text in enumerate(contents)]
+
+
+@given(st.integers(0, 110), st.sampled_from(["", " "]))
+def test_of_an_answer_that_is_too_long_the_end_is_gone_on_from(room: int, space: str) -> None:
+    def parts(messages: list[dict[str, str]]) -> int:
+        return sum(len(message["content"]) // 20 + 1 for message in messages)
+
+    story = space.join(f"word{number:02}" for number in range(100))
+    path = path_of("Hi", "Hello", "Tell me a story", story, "Go on")
+    messages, dropped = model_messages(path, str, parts, room)
+    contents = [message["content"] for message in messages]
+    if len(contents) == 1:  # no room for any of it
+        assert (contents, dropped) == (["Go on"], 2)
+        assert room < 4
+    elif dropped == 2:
+        question, end, last = contents
+        assert (question, last) == ("Tell me a story", "Go on")
+        assert story.endswith(end.removeprefix("…"))
+        assert room - 1 <= parts(messages) <= room
+    else:
+        assert contents[-2:] == [story, "Go on"]
+
+
+def test_a_turn_before_that_is_too_long_itself_or_has_no_answer_is_left_out() -> None:
+    pasted = path_of("word " * 100, "Yes, I have read it all", "So?")
+    messages, dropped = model_messages(pasted, str, words, 20)
+    assert ([one["content"] for one in messages], dropped) == (["So?"], 1)
+    begun = path_of("word " * 10, "", "Well then?")
+    messages, dropped = model_messages(begun, str, words, 5)
+    assert ([one["content"] for one in messages], dropped) == (["Well then?"], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -10,6 +11,8 @@ from .values import GROWING, Message
 
 TITLE_CHARS = 60
 _JOINER = "\u200d"
+# Where an answer may be cut: before words, and within what has no spaces.
+_PART = re.compile(r"\S{1,20}")
 
 ModelMessage = dict[str, str]
 
@@ -25,16 +28,43 @@ def model_messages(
     count: Callable[[list[ModelMessage]], int] | None,
     room: int,
 ) -> tuple[list[ModelMessage], int]:
-    """See `Session.model_messages`. Longer histories never take fewer tokens."""
+    """See `Session.model_messages`. Longer histories never take fewer tokens.
+
+    Where even the turn before the last question is too long, as after an answer that ran into the
+    end of the context, its question and the end of its answer stay: else there would be nothing
+    that "go on" could mean. It counts as left out.
+    """
     system, turns = system_of(path), _turns(path, strip)
     opening = [{"role": "system", "content": system}] if system else []
 
-    def fits(dropped: int) -> bool:
-        return count is None or count(opening + _joined(turns[dropped:])) <= room
+    def fits(turns: list[list[ModelMessage]]) -> bool:
+        return count is None or count(opening + _joined(turns)) <= room
 
     last = max(0, len(turns) - 1)
-    dropped = 0 if fits(0) else bisect_left(range(last), True, lo=min(1, last), key=fits)
-    return opening + _joined(turns[dropped:]), dropped
+    dropped = 0
+    if not fits(turns):
+        dropped = bisect_left(range(last), True, min(1, last), key=lambda n: fits(turns[n:]))
+    kept = turns[dropped:]
+    if dropped and dropped == last:
+        kept = _with_end(turns[last - 1], lambda end: fits([end, *kept])) + kept
+    return opening + _joined(kept), dropped
+
+
+def _with_end(
+    turn: list[ModelMessage], fits: Callable[[list[ModelMessage]], bool]
+) -> list[list[ModelMessage]]:
+    """The turn with as much of its answer's end as fits; nothing if none does, or it has none."""
+    *question, answer = turn
+    text = answer["content"]
+    if not question or answer["role"] != "assistant":
+        return []
+
+    def end(start: int) -> list[ModelMessage]:
+        return [*question, {"role": "assistant", "content": f"…{text[start:]}"}]
+
+    starts = [part.start() for part in _PART.finditer(text)][1:]
+    at = bisect_left(starts, True, key=lambda start: fits(end(start)))
+    return [end(start) for start in starts[at : at + 1]]
 
 
 def _turns(path: Sequence[Message], strip: Callable[[str], str]) -> list[list[ModelMessage]]:
