@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from .entry import say
 from .interrupts import Interrupts
 from .plain_text import shown
 
@@ -16,7 +17,8 @@ def print_answer(generation: Generation, interrupts: Interrupts) -> Report:
     """Streams the answer to stdout and ends it with a newline.
 
     On a terminal control characters are shown instead of obeyed; a file or a pipe gets the text
-    as it is. Ctrl-C ends the answer after the present cycle and raises KeyboardInterrupt.
+    as it is. Ctrl-C ends the answer after the present cycle and raises KeyboardInterrupt. That the
+    context was full is said on stderr.
     """
     interrupts.on_interrupt = generation.stop
     on_terminal = sys.stdout.isatty()
@@ -30,4 +32,6 @@ def print_answer(generation: Generation, interrupts: Interrupts) -> Report:
         sys.stdout.flush()
     interrupts.on_interrupt = None
     interrupts.check()
+    if generation.filled_context:
+        say("The answer was cut off where the context ends; -c makes it longer.")
     return generation.report

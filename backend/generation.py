@@ -96,6 +96,12 @@ class Generation:
         yield from self._released()
 
     @property
+    def filled_context(self) -> bool:
+        """Whether the answer was cut off because there was no room for more of it."""
+        used = len(self.prompt_tokens) + len(self.tokens)
+        return self._finish_reason == "length" and used >= self._engine.ctx
+
+    @property
     def ended(self) -> bool:
         """Whether there is no more to come: the answer is at its end, or was asked to stop."""
         return bool(self._finish_reason) or self._stop_asked

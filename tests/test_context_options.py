@@ -15,6 +15,8 @@ from recording import exact_engine, record
 
 from specfit.app import batch, chat
 from specfit.app.options import ModelChoice, model_options
+from specfit.app.store import Message
+from specfit.app.store.turns import model_messages
 from specfit.backend import Engine, LoadOptions, Sampling, SpecfitError
 from specfit.backend.context import context_params
 from specfit.backend.loading import plan_load
@@ -260,3 +262,36 @@ def test_drafts_change_no_text_under_yarn(exact_pair: tuple[Path, Path]) -> None
             run = record(exact, prompt, mode, GREEDY, 160)
             assert run.tokens == off.tokens
             assert sum(len(step.path) - 1 for step in run.steps) > 10
+
+
+# At its end
+
+
+def test_an_answer_that_fills_the_context_says_so_and_others_do_not(command):
+    asked = ("-p", "Tell me a long story about a fox.", "--temp", 0, "--spec", "off", "-t", 1)
+    cut = command(chat.main, *asked, "-c", 48)
+    assert cut.code == 0
+    assert cut.out.strip()
+    assert cut.err == "The answer was cut off where the context ends; -c makes it longer.\n"
+    short = command(chat.main, *asked, "-n", 8)
+    assert (short.code, short.err) == (0, "")
+
+
+def test_after_an_answer_that_filled_the_context_the_conversation_goes_on() -> None:
+    with Engine.load(LoadOptions(ctx=128, threads=1, drafting=False)) as engine:
+        question = {"role": "user", "content": "Tell me a long story about a fox and a crow."}
+        engine.model.ends = lambda _token: False  # type: ignore[method-assign]
+        generation = engine.generate([question], sampling=GREEDY)
+        story = "".join(generation)
+        assert generation.filled_context
+        path = [
+            Message(0, None, "user", question["content"]),
+            Message(0, None, "assistant", story, "length"),
+            Message(0, None, "user", "Go on."),
+        ]
+        messages, dropped = model_messages(path, str, engine.count_tokens, 96)
+        assert dropped == 1
+        assert [one["role"] for one in messages] == ["user", "assistant", "user"]
+        assert story.endswith(messages[1]["content"].removeprefix("…"))
+        more = engine.generate(messages, sampling=GREEDY)
+        assert len("".join(more)) > 20
