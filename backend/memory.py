@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from specfit.models.weights import checkpoint_files
 from specfit.planner import Beliefs
 
 from .cache import cache_path, identity, replace_if_possible
@@ -16,10 +17,11 @@ FORMAT = 1
 
 
 def memory_path(model: Path, head: Path | None) -> Path:
-    """Where the beliefs about this pair are kept; another file of the same name is another pair."""
-    files = [
-        path / "model.safetensors" if path.is_dir() else path for path in (model, head) if path
-    ]
+    """Where the beliefs about this pair are kept; another file of the same name is another pair.
+
+    Raises ModelFileError if there is no head.
+    """
+    files = [model, *([] if head is None else checkpoint_files(head)[1])]
     return cache_path("learned", [FORMAT, *map(identity, files)], ".npz")
 
 

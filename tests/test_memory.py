@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from specfit.backend import Engine, LoadOptions, Sampling, Spec
-from specfit.backend.memory import keep, recall
+from specfit.backend.memory import keep, memory_path, recall
 from specfit.planner import Acceptance, Beliefs, DraftTree, Forecast, Outlook, UnionByRows, pack
 
 
@@ -69,3 +70,25 @@ def test_an_engine_keeps_what_it_learned_for_the_next_one(
     assert learned.keys() == again.keys()
     np.testing.assert_array_equal(learned["outlook/sums"], again["outlook/sums"])
     assert learned["outlook/seen"].sum() > 0
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["model.safetensors"],
+        ["pytorch_model.bin"],
+        ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"],
+    ],
+)
+def test_every_file_of_a_head_makes_the_pair(tmp_path: Path, names: list[str]) -> None:
+    model, head = tmp_path / "model.gguf", tmp_path / "head"
+    head.mkdir()
+    if len(names) > 1:
+        index = {"weight_map": {name: name for name in names}}
+        (head / "model.safetensors.index.json").write_text(json.dumps(index))
+    for path in (model, *(head / name for name in names)):
+        path.write_bytes(b"weights")
+    before = memory_path(model, head)
+    assert memory_path(model, head) == before
+    (head / names[-1]).write_bytes(b"other weights")
+    assert memory_path(model, head) != before
