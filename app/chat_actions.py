@@ -295,7 +295,7 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
 
     def _expect_thinking(self) -> None:
         if self.engine is not None and not self.engine.model.knows_thinking:
-            raise AppError("this model's chat template knows nothing of thinking")
+            raise AppError("this model's chat template has no switch for thinking")
 
     def action_system(self, text: str = "") -> None:
         """Sets the system prompt, or lets the user choose one."""

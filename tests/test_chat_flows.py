@@ -237,7 +237,7 @@ async def test_a_model_that_cannot_think_is_not_told_to(bundled_engine):
         notified = []
         pilot.app.notify = lambda message, **_: notified.append(message)
         await say(pilot, "/think")
-        assert "nothing of thinking" in notified[0]
+        assert "no switch for thinking" in notified[0]
         assert pilot.app.parameters.thinking is None
 
 

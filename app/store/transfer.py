@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from specfit.app.plain_text import shown
+from specfit.app.thinking import split
 
 from .open_conversation import OpenConversation
 from .store import Store
@@ -24,10 +25,24 @@ def to_markdown(title: str, path: Iterable[Message]) -> str:
         model = message.meta.get("model")
         heading = model if message.role == "assistant" and model else _HEADINGS[message.role]
         parts.append(f"## {' '.join(str(heading).split())}")
-        parts.append(message.content.strip())
+        parts += _parts(message)
         if message.status != COMPLETE:
             parts.append(f"*({CUT if message.status == GROWING else message.status})*")
     return shown("\n\n".join(part for part in parts if part) + "\n")
+
+
+def _parts(message: Message) -> list[str]:
+    """What was said; thinking folded, as readers of Markdown show it."""
+    if message.role != "assistant":
+        return [message.content.strip()]
+    said = split(message.content)
+    if not said.thinking:
+        return [said.answer.strip()]
+    took = message.meta.get("thought_s")
+    summary = f"Thought for {took:.0f} s" if isinstance(took, int | float) else "Thought"
+    thinking = said.thinking.replace("</details", "&lt;/details")
+    head = f"<details><summary>{summary}</summary>"
+    return [head, thinking, "</details>", said.answer.strip()]
 
 
 def to_json(conversation: OpenConversation) -> str:
