@@ -353,6 +353,8 @@ class Eagle3Head:
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         unit, vocab = self._unit(hidden), self._weights.vocab
+        if self._weights.vocab_scale != 1.0:
+            unit = unit * self._weights.vocab_scale
         # Logits rounded to half precision would tie.
         return torch.mm(unit, vocab, out_dtype=torch.float32) if self._half else unit @ vocab
 

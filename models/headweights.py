@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil, inf, log2
 
 import torch
 
@@ -25,6 +26,7 @@ class HeadWeights:
 
     qkv: [2 * width, (heads + 2 * kv heads) * head_dim], embedding's half of the rows first.
     fc_bias…down_bias: None without bias.
+    vocab_scale: by what products with `vocab` are to be multiplied, a power of two.
     head_norms: float32 [heads + kv heads, head_dim], factors of queries and keys of norm 1, None
     if they are not normalised.
     residual, output: float32 [width], factors of hidden states of norm 1, where the residual is
@@ -37,6 +39,7 @@ class HeadWeights:
     gate_up: torch.Tensor
     down: torch.Tensor
     vocab: torch.Tensor
+    vocab_scale: float
     fc_bias: torch.Tensor | None
     qkv_bias: torch.Tensor | None
     out_bias: torch.Tensor | None
@@ -94,6 +97,7 @@ class HeadWeights:
         hidden_norm = get("midlayer.hidden_norm") * scale
         norms = torch.cat([get("midlayer.input_layernorm") * scale, hidden_norm])
         output_norm = get("norm") * scale
+        vocab, vocab_scale = within(get("lm_head") * output_norm, dtype)
         return cls(
             # Features come unnormalised and can be huge: too much for float16.
             fc=ready(get("fc") * _feature_norms(config, tensors), torch.float32),
@@ -103,7 +107,8 @@ class HeadWeights:
                 torch.cat([get(gate), get(up)]) * get("midlayer.post_attention_layernorm") * scale
             ),
             down=ready(get("midlayer.mlp.down_proj")),
-            vocab=ready(get("lm_head") * output_norm),
+            vocab=ready(vocab),
+            vocab_scale=vocab_scale,
             fc_bias=bias(biases("fc"), torch.float32),
             qkv_bias=bias(qkv_bias),
             out_bias=bias(biases("midlayer.self_attn.o_proj")),
@@ -146,6 +151,16 @@ class Rotations:
 
 def times(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
+
+
+def within(weights: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, float]:
+    """Weights that `dtype` can hold, and the power of two to multiply products with them by.
+
+    Tokens may be all but forbidden by weights beyond float16, beside which the others are small.
+    """
+    excess = float(weights.abs().max()) / torch.finfo(dtype).max
+    factor = 2.0 ** ceil(log2(excess)) if 1 < excess < inf else 1.0
+    return weights if factor == 1.0 else weights / factor, factor
 
 
 def _order(config: HeadConfig) -> torch.Tensor:

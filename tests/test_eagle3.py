@@ -13,6 +13,7 @@ from randomhead import DRAFT_VOCAB, LAYERS, VOCAB, Checkpoint, make_checkpoint
 
 from specfit.models.eagle3 import Eagle3Head, TargetShape
 from specfit.models.embeddings import TokenEmbeddings
+from specfit.models.headweights import within
 
 
 def reference_logits(
@@ -283,3 +284,17 @@ def test_cuda_agrees_with_the_cpu(tmp_path: Path, dtype: torch.dtype) -> None:
     np.testing.assert_allclose(results[0][1], results[1][1], atol=tolerance)
     if dtype == torch.float32:
         np.testing.assert_array_equal(results[0][0], results[1][0])
+
+
+def test_weights_beyond_half_precision_are_held_all_the_same():
+    """Folded with the norm before them, those that forbid a token can be."""
+    torch.manual_seed(1)
+    weights, unit = torch.randn(7, 5), torch.randn(3, 5)
+    weights[2, 4], unit[:, 4] = -1.6e7, 4e-4
+    held, factor = within(weights, torch.float16)
+    products = (unit * factor).half().float() @ held.half().float().T
+    assert factor == 256
+    assert torch.allclose(products, unit @ weights.T, rtol=2e-3, atol=2e-3)
+    same, one = within(weights, torch.bfloat16)
+    assert one == 1.0
+    assert same is weights
