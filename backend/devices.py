@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+
+import llama_cpp.llama_cpp as llama
 
 from . import library
+from .plan import Gpu
 
+_USED = re.compile(r"using device (\S+) .* - (\d+) MiB free")
 GPU_TYPES = (1, 2)  # a GPU of its own memory, and one that shares the host's
 
 
@@ -56,6 +62,26 @@ def gpu_memory() -> list[DeviceMemory]:
             used = max(0, total.value - free.value)
             devices.append(DeviceMemory(name(device).decode("utf-8", "replace"), used, total.value))
     return devices
+
+
+def gpus_used(path: Path) -> tuple[Gpu, ...]:
+    """The GPUs that llama.cpp would use for a model, as it says when it reads the file; nothing is
+    allocated."""
+    library.start()
+    params = llama.llama_model_default_params()
+    params.no_alloc, params.load_mode = True, llama.LLAMA_LOAD_MODE_NONE
+    with library.listening() as lines:
+        model = llama.llama_model_load_from_file(str(path).encode(), params)
+        if model is not None:
+            llama.llama_model_free(model)
+    return gpus_named(lines)
+
+
+def gpus_named(lines: Iterable[str]) -> tuple[Gpu, ...]:
+    """The GPUs that llama.cpp logged to use, in its order."""
+    found = (_USED.search(line) for line in lines)
+    gpus = {one[1]: Gpu(one[1], int(one[2]) << 20) for one in found if one}
+    return tuple(gpus.values())
 
 
 def shares_memory() -> bool:
