@@ -96,7 +96,8 @@ def calibrated(
     if stored is not None and _still_true(stored, context):
         return stored
     measured = measure(context, head, progress)
-    replace_if_possible(path, json.dumps(asdict(measured), indent=1).encode())
+    kept = {"model": str(context.model.info.path.resolve()), **asdict(measured)}
+    replace_if_possible(path, json.dumps(kept, indent=1).encode())
     return measured
 
 
@@ -104,6 +105,7 @@ def _stored(path: Path) -> Measured | None:
     """What `path` holds; None if that is no measurement."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
+        stored.pop("model", None)  # for those who look for its measurements
         points = [CostPoint(**point) for point in stored.pop("points")]
         measured = Measured(points, **stored)
         numbers = [number for point in points for number in (point.rows, point.union, point.ms)]
