@@ -33,7 +33,7 @@ class Key:
 
 KEYS = (
     Key("send", ("enter",), "Send the message", composer=True),
-    Key("new_line", ("shift+enter", "ctrl+j"), "Begin a new line", composer=True),
+    Key("new_line", ("shift+enter", "alt+enter", "ctrl+j"), "Begin a new line", composer=True),
     Key("stop", ("escape",), "Stop the answer and keep it; close what is open"),
     Key("interrupt", ("ctrl+c",), "Copy the selection; stop; empty the input; leave (twice)"),
     Key("regenerate", ("ctrl+r",), "Answer the last message once more"),

@@ -2,10 +2,13 @@
 
 In a bracketed paste (xterm's `CSI ?2004 h`) up to 32 characters behind each escape character would
 come before the rest, as keys: text changes its order, and a line end among it sends the message.
+Alt with a letter, which terminals send as an escape character and the letter, is read as one key at
+once: Textual waits whether more comes, and takes what does for a part of it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from textual.driver import Driver
 
 START, END = "\x1b[200~", "\x1b[201~"
+# No longer sequence begins like this; b and f, words to the left and right, Textual knows.
+_ALT = re.compile("\x1b([ac-eg-z\r])")
+_AS_KEY = "\x1b[{};3u"  # in kitty's protocol, which is read as it comes
 
 
 class PasteParser(XTermParser):
@@ -48,7 +54,7 @@ class PasteParser(XTermParser):
             else:
                 seen = self._before + data
                 start, mark, rest = seen.partition(START)
-                piece = (start + mark)[len(self._before) :]
+                piece = _ALT.sub(_alt, (start + mark)[len(self._before) :])
                 self._before = "" if mark else seen[1 - len(START) :]
                 self._pasting = bool(mark)
             data = rest
@@ -74,6 +80,10 @@ def with_whole_pastes(driver: type[Driver]) -> type[Driver]:
             super().run_input_thread()
 
     return WholePastes
+
+
+def _alt(match: re.Match[str]) -> str:
+    return _AS_KEY.format(ord(match[1]))
 
 
 def _begun(text: str, mark: str) -> int:

@@ -265,6 +265,8 @@ BURSTS = {
     "select": ([*"abc", "shift+left", "shift+left", "X", "f7", "Y"], "Y"),
     "undo": ([*"abc", "ctrl+u", "ctrl+z", "d"], "abcd"),
     "words": ([*"a b c", "ctrl+left", "X", "ctrl+left", "ctrl+left", "Y"], "a Yb Xc"),
+    "word ahead": ([*"a bc d", "home", "alt+d", "alt+d", "X"], "X d"),
+    "alt": ([*"ab", "alt+enter", "c", "alt+x", "d"], "ab\ncd"),
 }
 
 

@@ -37,6 +37,12 @@ def test_keys_are_read_as_before():
     assert read("x", "\x1b[", "A", "\x01", "\x1b[13;2u") == ["x", "up", "ctrl+a", "shift+enter"]
 
 
+def test_alt_with_a_letter_is_one_key_whatever_follows():
+    assert read("\x1btab\x1b\x1bc\x1bd") == ["alt+t", "a", "b", "escape", "alt+c", "alt+d"]
+    assert read("\x1b\rx", "\x1bbx\x1b\x7f") == ["alt+enter", "x", "ctrl+left", "x", "ctrl+w"]
+    assert read("\x1b[1;3Dx", "\x1bOPx") == ["alt+left", "x", "f1", "x"]
+
+
 def test_the_terminal_s_driver_reads_with_it(monkeypatch):
     linux_driver = pytest.importorskip("textual.drivers.linux_driver")
     monkeypatch.setattr(linux_driver, "XTermParser", linux_driver.XTermParser)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 
 from textual import events, on
+from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 from textual.worker import Worker
@@ -54,6 +56,10 @@ class Composer(TextArea):
         }
     }
     """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("alt+d", "delete_word_right", "Delete the word to the right", show=False)
+    ]
 
     @dataclass
     class Submitted(Message):
