@@ -5,19 +5,35 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .doctor_advice import CONTEXT, Advice, advise, best, vram
-from .doctor_checks import Problem, Surroundings, best_backend, build_command, problems
+from .doctor_checks import (
+    PYTHONS,
+    Problem,
+    Surroundings,
+    best_backend,
+    build_command,
+    gib,
+    of_packages,
+    of_python,
+    problems,
+)
 from .doctor_llama import Llama
 from .doctor_machine import Machine
+from .doctor_packages import Packages
 from .entry import run
 from .library import size
 
+if TYPE_CHECKING:
+    from .doctor_advice import Advice
+
 _MODELS = "Recommended: Qwen3-30B-A3B"
+# Packages without which the doctor sees nothing else.
+_OWN = ("numpy", "psutil", "platformdirs", "huggingface-hub")
 
 Rows = list[tuple[str, str]]
 
@@ -28,23 +44,21 @@ class Report:
 
     machine: Machine
     llama: Llama
+    packages: Packages
     here: Surroundings
     advice: tuple[Advice, ...]
+    chosen: Advice | None
     problems: tuple[Problem, ...]
 
-    @property
-    def chosen(self) -> Advice | None:
-        return best(self.advice)
-
     def as_json(self) -> dict[str, Any]:
-        chosen = self.chosen
         return {
             "healthy": not self.problems,
             "machine": asdict(self.machine),
             "llama_cpp": asdict(self.llama) | {"rebuild": _rebuild(self)},
+            "packages": asdict(self.packages),
             "disk": {"folder": str(self.here.disk), "free": self.here.disk_free},
             "recommended": [_as_json(one, self.here) for one in self.advice],
-            "begin_with": chosen and chosen.model.name,
+            "begin_with": self.chosen and self.chosen.model.name,
             "problems": [asdict(problem) for problem in self.problems],
         }
 
@@ -58,22 +72,50 @@ def doctor(as_json: bool) -> int:
     changed, and no network is asked.
     """
     report = examine()
-    if as_json:
-        click.echo(json.dumps(report.as_json(), indent=1, ensure_ascii=False))
+    if isinstance(report, Report):
+        found, as_data = report.problems, report.as_json()
     else:
+        found = report
+        as_data = {"healthy": False, "problems": [asdict(problem) for problem in found]}
+    if as_json:
+        click.echo(json.dumps(as_data, indent=1, ensure_ascii=False))
+    elif isinstance(report, Report):
         _print(report)
-    return 1 if report.problems else 0
+    else:
+        _print_problems(found)
+    return 1 if found else 0
 
 
-def examine() -> Report:
-    """Looks at everything; takes some seconds, most of them for loading llama.cpp."""
-    from . import doctor_here, doctor_llama, doctor_machine
+def examine() -> Report | tuple[Problem, ...]:
+    """Looks at everything; takes some seconds, most of them for loading torch and llama.cpp.
+
+    Only problems, where they keep the doctor itself from looking.
+    """
+    from . import doctor_here, doctor_llama, doctor_packages
+
+    project = doctor_here.project()
+    wrong_python = tuple(of_python(sys.version_info[:2], project))
+    if sys.version_info[:2] < PYTHONS[0]:
+        return wrong_python
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(doctor_packages.examine), pool.submit(doctor_llama.examine)
+        packages, llama = asked[0].result(), asked[1].result()
+    if set(_OWN) & set(packages.broken):
+        return (*wrong_python, *of_packages(packages, project))
+    return _examined(llama, packages)
+
+
+def _examined(llama: Llama, packages: Packages) -> Report:
+    from . import doctor_here, doctor_machine
+    from .doctor_advice import advise, best, last_loads
 
     machine = doctor_machine.examine()
-    llama = doctor_llama.examine()
     here = doctor_here.examine()
-    advice = advise(machine, llama)
-    return Report(machine, llama, here, advice, problems(machine, llama, here, best(advice)))
+    measured = dict(last_loads(doctor_here.costs(), here.downloaded))
+    advice = advise(machine, llama, packages.torch_sees, measured)
+    chosen = best(advice)
+    found = problems(machine, llama, packages, here, advice, chosen)
+    return Report(machine, llama, packages, here, advice, chosen, found)
 
 
 def machine_rows(report: Report) -> Rows:
@@ -84,10 +126,10 @@ def machine_rows(report: Report) -> Rows:
         ("System", machine.system),
         ("Processor", f"{machine.processor}, {machine.cores} cores"),
         ("Instructions", " ".join(machine.instructions) or "unknown"),
-        ("Memory", f"{size(machine.ram)}, {size(machine.ram_free)} free, {bandwidth}"),
+        ("Memory", f"{gib(machine.ram)}, {gib(machine.ram_free)} free, {bandwidth}"),
     ]
     for gpu in machine.gpus:
-        rows.append(("GPU", f"{gpu.name}, {size(gpu.vram)}" if gpu.vram else gpu.name))
+        rows.append(("GPU", f"{gpu.name}, {gib(gpu.vram)}" if gpu.vram else gpu.name))
     if not machine.gpus:
         rows.append(("GPU", "none found"))
     rows.append(("Disk for models", f"{size(report.here.disk_free)} free in {report.here.disk}"))
@@ -97,16 +139,23 @@ def machine_rows(report: Report) -> Rows:
     rows.append(("llama.cpp", f"llama-cpp-python {llama.version}, built for {built}"))
     rows.append(("built with", " ".join(llama.features)))
     for device in llama.gpus:
-        seen = f"{size(device.total)}, {size(device.free)} free"
+        seen = f"{gib(device.total)}, {gib(device.free)} free"
         rows.append(("it sees", f"{device.name}: {device.description}, {seen}"))
     rows.append(("to rebuild it", _rebuild(report)))
     return rows
 
 
 def advice_rows(report: Report) -> Rows:
-    """Which quantisations fit, and how fast they may be; the same ones of all repositories."""
-    by_quant = {one.model.quant: one for one in reversed(report.advice)}
-    return [(quant, _words(one)) for quant, one in reversed(by_quant.items())]
+    """Where each quantisation would go, the same ones of all repositories."""
+    from .doctor_advice import speed, where
+
+    rows = {}
+    for one in report.advice:
+        # Of those that are the same but for the name, one that was loaded here knows more.
+        if one.model.quant not in rows or one.measured is not None:
+            words = f"{size(one.model.size)}, {where(one)}"
+            rows[one.model.quant] = words if one.plan is None else f"{words}; {speed(one)}"
+    return list(rows.items())
 
 
 def start_lines(report: Report) -> Iterator[str]:
@@ -124,30 +173,28 @@ def start_lines(report: Report) -> Iterator[str]:
                 yield f"    or with -hfd {head}"
 
 
-def _words(one: Advice) -> str:
-    if not one.fits:
-        return f"does not fit: {one.why}"
-    speed = "speed unknown"
-    if one.speed is not None:
-        low, high = one.speed
-        speed = f"about {low:.0f} to {high:.0f} tokens/s"
-        if one.gain > 1:
-            speed += f", with drafts up to {one.gain:.2f} times that"
-    return f"{size(one.model.size)}, {one.why}: {speed}"
-
-
 def _as_json(one: Advice, here: Surroundings) -> dict[str, Any]:
+    from .doctor_advice import where
+
+    plan = one.plan
     return {
         "model": one.model.name,
         "bytes": one.model.size,
         "heads": one.model.heads,
         "downloaded": one.model.name in here.downloaded,
-        "fits": one.fits,
-        "where": one.where or None,
-        "experts_on_gpu": one.experts_on_gpu,
-        "estimated_tokens_per_second": one.speed,
-        "drafts_at_most": one.gain,
-        "why": one.why,
+        "fits": plan is not None,
+        "where": where(one),
+        "plan": plan
+        and {
+            "gpu_layers": plan.placement.gpu_layers,
+            "n_cpu_moe": plan.placement.n_cpu_moe,
+            "gpu_bytes": plan.gpus,
+            "host_bytes": plan.host,
+            "notice": plan.notice,
+        },
+        "short": one.short,
+        "tokens_per_second_when_last_loaded": one.measured,
+        "tokens_per_second_at_most": one.at_most,
     }
 
 
@@ -157,21 +204,34 @@ def _rebuild(report: Report) -> str:
     return f"{first}, then: {command}" if first else command
 
 
-def _estimate(report: Report) -> str:
-    later = (
-        ", once llama.cpp is built for it"
-        if vram(report.machine, report.llama) and not report.llama.gpus
-        else ""
+def sources(report: Report) -> Iterator[str]:
+    """Where the numbers of `advice_rows` come from, and what else is known."""
+    from .doctor_advice import measured_elsewhere, memory_of, supposes_build
+
+    memory = memory_of(report.machine, report.llama)
+    gpus = (f"{gib(gpu.free)} of {gpu.name}" for gpu in memory.gpus)
+    free = " and ".join([f"{gib(memory.ram)} of host memory", *gpus])
+    yield (
+        "Placed as when loading, with a draft head and 4096 tokens of context, in what is free: "
+        f"{free}."
     )
-    return (
-        f"Estimates for a context of {CONTEXT} tokens, not measurements: from the weights that a "
-        "token reads, the memory's speed as measured just now, and cards of 200 to 1000 GB/s"
-        f"{later}. Whether drafts pay depends on the machine; specfit-bench measures it."
-    )
+    if supposed := supposes_build(report.machine, report.llama):
+        yield f"That is once llama.cpp is built for {supposed}."
+    plans = [one.plan for one in report.advice if one.plan]
+    if any(plan.notice for plan in plans):
+        yield "Tightly: more than is free; some weights are read from the disk again and again."
+    if any(one.at_most is not None for one in report.advice):
+        yield (
+            "At most, without drafts: for every token its weights are read from host memory, at "
+            f"{report.machine.bandwidth / 1e9:.0f} GB/s, as the cores read just now "
+            "beside whatever else runs."
+        )
+    yield f"Measured elsewhere, without drafts: {measured_elsewhere()}."
+    yield "What a model makes here, and whether drafts pay, specfit-bench measures."
 
 
 def _print(report: Report) -> None:
-    if not sys.stdout.isatty():
+    if not sys.stdout.isatty() or "rich" in report.packages.broken:
         _print_plain(report)
         return
     from rich.console import Console
@@ -192,7 +252,7 @@ def _print(report: Report) -> None:
 
     section("This machine", machine_rows(report))
     section(_MODELS, advice_rows(report))
-    console.print(Padding(Text(_estimate(report), "dim"), (0, 0, 1, 2)))
+    console.print(Padding(Text("\n".join(sources(report)), "dim"), (0, 0, 1, 2)))
     console.print(Text("To begin", "bold"))
     for line in start_lines(report):
         console.print(Text(f"  {line}"), soft_wrap=True)
@@ -210,11 +270,18 @@ def _print_plain(report: Report) -> None:
         (_MODELS, advice_rows(report)),
     ):
         click.echo(f"{title}\n" + "".join(f"  {label}: {value}\n" for label, value in rows))
-    click.echo(f"{_estimate(report)}\n\nTo begin")
+    for line in sources(report):
+        click.echo(line)
+    click.echo("\nTo begin")
     for line in start_lines(report):
         click.echo(f"  {line}")
-    click.echo("\nNo problems found" if not report.problems else "\nProblems")
-    for problem in report.problems:
+    click.echo()
+    _print_problems(report.problems)
+
+
+def _print_problems(found: Sequence[Problem]) -> None:
+    click.echo("Problems" if found else "No problems found")
+    for problem in found:
         click.echo(f"  problem: {problem.what}\n  cure: {problem.cure}")
 
 

@@ -1,133 +1,192 @@
-"""Which recommended model fits a machine, and how fast it may be: an estimate, and no more.
+"""Where each recommended model would go on a machine, and what is known of its speed.
 
-A token reads its share of the weights once. What lies in host memory is read at a part of the
-bandwidth that was measured here; what lies on the GPU takes the time that the shipped profile `gpu`
-has for a row (launches, mostly, as its GPU is far faster than any card this is for) and the time
-that reading takes at the bandwidth of usual cards. Both ends of each range are told.
+The planner of placements says where, as it will when the model is loaded: with the same numbers of
+free memory, for one line of CONTEXT tokens and a draft head. Of the speed only what was measured is
+told, and a bound that follows from what was: a token cannot be made before the weights that it
+needs from host memory have been read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import specfit.backend
+from specfit.backend.fit import RESERVE, TooBig, fit
+from specfit.backend.plan import Gpu, Plan, Wish
+from specfit.backend.plan import Machine as Memory
+
+from .doctor_checks import gib
 from .doctor_llama import Llama
 from .doctor_machine import Machine
-from .recommended import DRAFT_GAIN, HEAD_BYTES, RECOMMENDED, Recommended
+from .recommended import EXPERTS, EXPERTS_USED, RECOMMENDED, Recommended
 
-CONTEXT = 4096
-# llama.cpp's buffers and CUDA's own; what desktops take of a card; what else runs in host memory.
-_BUFFERS, _OF_VRAM, _OF_RAM, _OF_SHARED = 800_000_000, 0.93, 0.85, 0.7
-# Read by matrix products, against what the bare loop of `read_bandwidth` reads.
-_HOST_SHARE = (0.35, 0.7)
-# Bytes a second of cards of 8 to 24 GB: from a GTX 1660 or RX 6600 to an RTX 4090 or RX 7900 XTX.
-_CARD_BANDWIDTH = (200e9, 1000e9)
-_SHARED_SHARE = (0.5, 1.0)
+# What Apple's GPUs may take of the host's memory, where llama.cpp has not said it.
+_OF_SHARED = 0.7
+# Profiles that ship with SpecFit, each with the placement that it was measured in.
+_MEASURED = {
+    "gpu": "all on the GPU",
+    "half-layers": "with the experts of 24 of 48 layers on the CPU",
+    "cpu-experts": "with all experts on the CPU",
+}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """where: "gpu", "cpu-experts" (attention on the GPU), "cpu", or "" if it does not fit.
+    """plan: None if it does not fit; then `short` bytes of host memory are missing.
 
-    experts_on_gpu: share of them. speed: tokens per second without drafts, from and to; None if it
-    is not known. gain: the most that drafts make of that. why: in words.
+    measured: tokens per second without drafts when it was last loaded here, None if never.
+    at_most: tokens per second without drafts, None without a bound.
     """
 
     model: Recommended
-    where: str
-    experts_on_gpu: float
-    speed: tuple[float, float] | None
-    gain: float
-    why: str
+    plan: Plan | None
+    short: int = 0
+    measured: float | None = None
+    at_most: float | None = None
 
     @property
-    def fits(self) -> bool:
-        return bool(self.where)
+    def on_gpu(self) -> bool:
+        """Whether all of it is."""
+        return self.plan is not None and _is_on_gpu(self.plan, self.model)
+
+    @property
+    def fits_well(self) -> bool:
+        return self.plan is not None and not self.plan.notice
 
 
-def advise(machine: Machine, llama: Llama) -> tuple[Advice, ...]:
-    """One for each recommended model, in their order."""
-    row_s = _row_seconds()
-    return tuple(_advice(model, machine, llama, row_s) for model in RECOMMENDED)
+def advise(
+    machine: Machine, llama: Llama, head_on_gpu: bool, measured: Mapping[str, float] | None = None
+) -> tuple[Advice, ...]:
+    """One for each recommended model, in their order. measured: tokens per second, by names."""
+    memory = memory_of(machine, llama)
+    return tuple(
+        _advice(model, machine, memory, head_on_gpu, (measured or {}).get(model.name))
+        for model in RECOMMENDED
+    )
 
 
 def best(advice: Sequence[Advice]) -> Advice | None:
     """The one to begin with: what is wholly on the GPU; else four bits, the usual choice, since
-    each further bit is read from host memory; else the largest that fits."""
-    fitting = [one for one in advice if one.fits]
-    on_gpu = (one for one in fitting if one.where == "gpu")
-    usual = (one for one in fitting if one.model.quant == "Q4_K_M")
-    return next(on_gpu, None) or next(usual, None) or next(iter(fitting), None)
+    each further bit is read from host memory; else the largest that fits, if need be tightly."""
+    well = [one for one in advice if one.fits_well]
+    on_gpu = (one for one in well if one.on_gpu)
+    usual = (one for one in well if one.model.quant == "Q4_K_M")
+    tight = (one for one in reversed(advice) if one.plan is not None)
+    return next(on_gpu, None) or next(usual, None) or next(iter(well), None) or next(tight, None)
 
 
-def vram(machine: Machine, llama: Llama) -> int:
-    """Bytes of all GPUs of their own memory: as llama.cpp sees them, else as the system does."""
-    seen = sum(device.total for device in llama.devices if device.kind == "gpu")
-    return seen or sum(gpu.vram for gpu in machine.gpus)
+def memory_of(machine: Machine, llama: Llama) -> Memory:
+    """What placement has to work with. Where llama.cpp sees no GPU: as if it were built for those
+    that the system has."""
+    if llama.used:
+        gpus = tuple(Gpu(name, free) for name, free in llama.used)
+        return Memory(machine.ram_free, machine.ram, gpus, llama.shared)
+    if any(gpu.vendor == "apple" for gpu in machine.gpus):
+        of_host = Gpu("Apple GPU", int(_OF_SHARED * machine.ram_free))
+        return Memory(machine.ram_free, machine.ram, (of_host,), True)
+    own = (Gpu(gpu.name, gpu.vram_free) for gpu in machine.gpus if gpu.vram_free > RESERVE)
+    return Memory(machine.ram_free, machine.ram, tuple(own))
 
 
-def _advice(model: Recommended, machine: Machine, llama: Llama, row_s: float) -> Advice:
-    beside = CONTEXT * model.shape.kv_bytes + HEAD_BYTES + _BUFFERS
-    experts, dense = model.expert_bytes, model.size - model.expert_bytes
-    per_weight = model.size / model.shape.parameters
-    read_experts = per_weight * model.shape.active_experts
-    read_dense = per_weight * model.shape.active_dense
-    card = _OF_VRAM * vram(machine, llama)
-    host = _OF_RAM * machine.ram
-
-    def told(
-        where: str, share: float, on_gpu: float, on_host: float, shared: bool = False
-    ) -> Advice:
-        speed = _speed(machine, row_s, on_gpu, on_host, shared)
-        profile = "half-layers" if where == "cpu-experts" and share > 0.25 else where
-        words = {
-            "gpu": "wholly on the GPU",
-            "cpu": "on the CPU",
-            "cpu-experts": f"{share:.0%} of the experts on the GPU, the others in host memory"
-            if share >= 0.01
-            else "experts in host memory, the rest on the GPU",
-        }
-        return Advice(model, where, share, speed, DRAFT_GAIN[profile], words[where])
-
-    if _shares_memory(machine) and model.size + beside <= _OF_SHARED * machine.ram:
-        return told("gpu", 1.0, read_experts + read_dense, 0.0, shared=True)
-    if card >= model.size + beside:
-        return told("gpu", 1.0, read_experts + read_dense, 0.0)
-    share = max(0.0, (card - dense - beside) / experts)
-    if card >= dense + beside and experts * (1 - share) <= host:
-        on_gpu = read_dense + share * read_experts
-        return told("cpu-experts", share, on_gpu, (1 - share) * read_experts)
-    if model.size + beside <= host:
-        return told("cpu", 0.0, 0.0, read_experts + read_dense)
-    need, have = model.size + beside, host + (card if card >= dense + beside else 0.0)
-    why = f"needs {need / 1e9:.0f} GB of memory, {have / 1e9:.0f} GB of this machine's are usable"
-    return Advice(model, "", 0.0, None, 1.0, why)
+def supposes_build(machine: Machine, llama: Llama) -> str:
+    """The GPUs that llama.cpp would first have to be built for; "" for none."""
+    return "" if llama.used else ", ".join(gpu.name for gpu in memory_of(machine, llama).gpus)
 
 
-def _shares_memory(machine: Machine) -> bool:
-    return any(gpu.vendor == "apple" for gpu in machine.gpus)
+def where(advice: Advice) -> str:
+    """Where it would go, or how much is missing, in words."""
+    if advice.plan is None:
+        return f"does not fit: {gib(advice.short)} short"
+    n, placement = advice.model.shape.layers, advice.plan.placement
+    if placement.gpu_layers == 0:
+        words = "all in host memory"
+    elif advice.on_gpu:
+        words = "all on the GPU"
+    elif placement.gpu_layers <= n:
+        words = f"{placement.gpu_layers} of {n + 1} layers on the GPU, all experts in host memory"
+    else:
+        of_layers = "all" if placement.n_cpu_moe == n else f"{placement.n_cpu_moe} of {n} layers'"
+        words = f"{of_layers} experts in host memory, the rest on the GPU"
+    return words + (", but tightly" if advice.plan.notice else "")
 
 
-def _speed(
-    machine: Machine, row_s: float, on_gpu: float, on_host: float, shared: bool
-) -> tuple[float, float] | None:
-    """Tokens per second, from and to. on_gpu, on_host: bytes that a token reads there."""
-    if not machine.bandwidth:
-        return None
-    speeds = []
-    for end in (0, 1):
-        bandwidth = machine.bandwidth * _SHARED_SHARE[end] if shared else _CARD_BANDWIDTH[end]
-        seconds = on_host / (machine.bandwidth * _HOST_SHARE[end])
-        if on_gpu:
-            seconds += row_s + on_gpu / bandwidth
-        speeds.append(1 / seconds)
-    return speeds[0], speeds[1]
+def speed(advice: Advice) -> str:
+    """What is known, in words."""
+    if advice.measured is not None:
+        return f"{_rate(advice.measured)} when last loaded here"
+    if advice.at_most is not None:
+        return f"speed unknown, at most {_rate(advice.at_most)}"
+    return "speed unknown"
 
 
-def _row_seconds() -> float:
-    """One row of Qwen3-30B-A3B's shape all on the GPU, as the shipped profile has it."""
-    from specfit.backend.profiles import FOLDER
+def read_from_host(model: Recommended, plan: Plan) -> int:
+    """Bytes of weights in host memory that one token needs, but for its row of the embeddings."""
+    weights, placement = model.weights, plan.placement
+    n = len(weights.layers)
+    first = max(0, n + 1 - placement.gpu_layers) if placement.gpu_layers else n
+    experts = sum(weights.experts[: max(first, placement.n_cpu_moe)])
+    output = 0 if placement.gpu_layers else weights.output
+    return sum(weights.layers[:first]) + experts * EXPERTS_USED // EXPERTS + output
 
-    profile = json.loads((FOLDER / "gpu.json").read_text(encoding="utf-8"))
-    return min(float(point["ms"]) for point in profile["points"] if point["rows"] == 1) / 1000
+
+def measured_elsewhere() -> str:
+    """What the shipped profiles say of plain decoding, with the machine, in words."""
+    folder = Path(specfit.backend.__file__).with_name("profiles")
+    said, machine = [], ""
+    for name, placement in _MEASURED.items():
+        profile = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        ms = min(float(point["ms"]) for point in profile["points"] if point["rows"] == 1)
+        said.append(f"{_rate(1000 / ms)} {placement}")
+        machine = f"{profile['model']}; {profile['machine']}"
+    return f"{', '.join(said)} ({machine})"
+
+
+def last_loads(costs: Path, files: Mapping[str, Path]) -> Iterator[tuple[str, float]]:
+    """Names of `files` with the tokens per second that plain decoding made when each was last
+    loaded, of the costs that were measured then. costs: the folder that these are kept in."""
+    times: dict[Path, tuple[float, float]] = {}
+    for path in sorted(costs.glob("*.json")):
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            model = Path(kept["model"])
+            ms = min(float(point["ms"]) for point in kept["points"] if point["rows"] == 1)
+            times[model] = max(times.get(model, (0.0, 0.0)), (path.stat().st_mtime, ms))
+        except (OSError, ValueError, TypeError, KeyError):
+            continue  # of an older version, or damaged
+    for name, file in files.items():
+        ms = times.get(file.resolve(), (0.0, 0.0))[1]
+        if ms > 0:
+            yield name, 1000 / ms
+
+
+def _advice(
+    model: Recommended, machine: Machine, memory: Memory, head_on_gpu: bool, measured: float | None
+) -> Advice:
+    try:
+        plan = _plan(model, memory, head_on_gpu)
+    except TooBig as error:
+        return Advice(model, None, error.short)
+    read = read_from_host(model, plan)
+    at_most = machine.bandwidth / read if read and machine.bandwidth and not memory.shared else None
+    return Advice(model, plan, 0, measured, at_most)
+
+
+def _plan(model: Recommended, memory: Memory, head_on_gpu: bool) -> Plan:
+    """As when loading: planned anew with larger buffers if some experts stay behind."""
+    for split in (False, True):
+        needs = model.needs(on_gpu=memory.gpus != (), head_on_gpu=head_on_gpu, split=split)
+        plan = fit(model.weights, needs, memory, Wish())
+        if _is_on_gpu(plan, model) or not memory.gpus:
+            break
+    return plan
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:.{0 if per_second >= 10 else 1}f} tokens/s"
+
+
+def _is_on_gpu(plan: Plan, model: Recommended) -> bool:
+    return plan.placement.gpu_layers > model.shape.layers and plan.placement.n_cpu_moe == 0

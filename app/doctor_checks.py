@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .doctor_advice import Advice
-from .doctor_llama import Llama
+from .doctor_llama import RUNNING, Llama
 from .doctor_machine import Gpu, Machine
+from .doctor_packages import ABSENT, SEARCH, Packages
 from .library import size
 
+if TYPE_CHECKING:
+    from .doctor_advice import Advice
+
+# As the Makefile looks for.
+PYTHONS = ((3, 11), (3, 14))
 # A GPU of less does not hold the attention of a recommended model.
 LEAST_VRAM = 3_000_000_000
 _NEEDED = ("AVX", "AVX2", "FMA", "F16C", "AVX512", "NEON")
@@ -27,6 +33,7 @@ _BACKENDS = {
     "intel": (("vulkan", "glslc", "the Vulkan SDK"),),
     "apple": (("metal", "", ""),),
 }
+_TORCH = {"cuda": "CUDA", "hip": "ROCm"}
 
 
 @dataclass(frozen=True)
@@ -41,31 +48,38 @@ class Problem:
 class Surroundings:
     """project: the folder with the Makefile; None where SpecFit came as a package.
 
-    unwritable: folders of ours, with the reason. disk_free: where models are downloaded to.
-    downloaded: names of recommended models that are there. The others say what is wrong, "" if
-    nothing is.
+    unwritable: folders of ours, with the reason, and the variable that names another ("" if none
+    does). disk_free: where models are downloaded to. downloaded: recommended models that are there,
+    by names, each with its first file. The others say what is wrong, "" if nothing is.
     """
 
     project: Path | None
-    unwritable: tuple[tuple[Path, str], ...] = ()
+    unwritable: tuple[tuple[Path, str, str], ...] = ()
     disk: Path = Path()
     disk_free: int = 0
-    downloaded: frozenset[str] = frozenset()
+    downloaded: Mapping[str, Path] = field(default_factory=dict)
     bundled: str = ""
-    search: str = ""
     settings: str = ""
     terminal: str = ""
 
 
 def problems(
-    machine: Machine, llama: Llama, here: Surroundings, chosen: Advice | None
+    machine: Machine,
+    llama: Llama,
+    packages: Packages,
+    here: Surroundings,
+    advice: Sequence[Advice],
+    chosen: Advice | None,
 ) -> tuple[Problem, ...]:
     """All that keeps SpecFit from working, or from being as fast as it could be here."""
     return (
+        *of_python(machine.python, here.project),
+        *of_packages(packages, here.project),
         *_of_llama(machine, llama, here),
         *_of_gpus(machine, llama, here),
-        *_of_tools(machine, llama, here),
-        *_of_room(machine, here, chosen),
+        *_of_torch(llama, packages),
+        *_of_tools(machine),
+        *_of_room(here, advice, chosen),
         *_of_files(here),
     )
 
@@ -108,12 +122,55 @@ def is_worthwhile(gpu: Gpu) -> bool:
     return gpu.vendor in ("nvidia", "apple") or gpu.vram >= LEAST_VRAM
 
 
+def of_python(version: tuple[int, int], project: Path | None) -> Iterator[Problem]:
+    """A Python that SpecFit is not made for."""
+    least, most = PYTHONS
+    if not least <= version <= most:
+        age = "older" if version < least else "newer"
+        wanted = f"Python {least[0]}.{least[1]} to {most[0]}.{most[1]}"
+        yield Problem(
+            f"Python {version[0]}.{version[1]} is {age} than SpecFit is made for ({wanted})",
+            f"install {wanted}, then: rm -rf .venv && make setup"
+            if project
+            else f"install SpecFit into an environment of {wanted}",
+        )
+
+
+def of_packages(packages: Packages, project: Path | None) -> Iterator[Problem]:
+    """Packages that cannot be imported."""
+    pip = ".venv/bin/pip install -c constraints.txt" if project else "pip install"
+    absent = [name for name, reason in packages.broken.items() if reason == ABSENT]
+    if len(absent) > 1:
+        names = ", ".join(absent)
+        yield Problem(f"Python packages are not installed: {names}", f"{pip} {' '.join(absent)}")
+    for name, reason in packages.broken.items():
+        if reason == ABSENT and len(absent) > 1:
+            continue
+        if name == SEARCH:
+            yield Problem(
+                f"{name} cannot be loaded ({reason})",
+                "rm -f planner/_search*.so; make setup"
+                if project
+                else "pip install --force-reinstall --no-deps specfit",
+            )
+            continue
+        what, use = f"the Python package {name}", ""
+        if name == "torch":
+            what, use = "PyTorch", ", and draft heads run on it"
+        if reason == ABSENT:
+            yield Problem(f"{what} is not installed{use}", f"{pip} {name}")
+        else:
+            again = f"{pip} --force-reinstall --no-deps {name}"
+            yield Problem(f"{what} cannot be imported ({reason}){use}", again)
+
+
 def _of_llama(machine: Machine, llama: Llama, here: Surroundings) -> Iterator[Problem]:
     backend = llama.built_for[0] if llama.built_for else "cpu"
     again = build_command(backend, llama, here.project, anew=True)
-    if llama.problem:
+    if llama.problem and not (here.bundled and llama.step == RUNNING):
         backend, _, _ = best_backend(machine)
-        yield Problem(llama.problem, build_command(backend, llama, here.project, anew=True))
+        again = build_command(backend, llama, here.project, anew=llama.version != "")
+        yield Problem(llama.problem, again)
     elif llama.wanted and llama.version != llama.wanted:
         yield Problem(
             f"llama-cpp-python is {llama.version}, and SpecFit is made for {llama.wanted}, whose "
@@ -134,53 +191,79 @@ def _of_llama(machine: Machine, llama: Llama, here: Surroundings) -> Iterator[Pr
 
 
 def _of_gpus(machine: Machine, llama: Llama, here: Surroundings) -> Iterator[Problem]:
-    if llama.problem:
+    cuda = machine.cuda
+    if cuda.trouble:
+        yield Problem(
+            f"NVIDIA's driver does not work: nvidia-smi says: {cuda.trouble}",
+            "restart the machine if the driver was updated, else install it anew; without a GPU of "
+            "NVIDIA's remove its driver",
+        )
+    has_nvidia = any(gpu.vendor == "nvidia" for gpu in machine.gpus)
+    too_old = has_nvidia and cuda.driver and _major(cuda.driver) < _major(cuda.toolkit)
+    if too_old:
+        yield Problem(
+            f"NVIDIA's driver serves CUDA {cuda.driver}, and the CUDA toolkit is {cuda.toolkit}: "
+            "what it builds finds no GPU",
+            f"update the driver, or install a toolkit of CUDA {_major(cuda.driver)}, then: "
+            + build_command("cuda", llama, here.project, anew="cuda" in llama.built_for),
+        )
+    if not llama.version or (llama.problem and llama.step != RUNNING):
         return
     backend, gpu, first = best_backend(machine)
     command = build_command(backend, llama, here.project)
-    if backend != "cpu" and not llama.built_for:
+    if backend != "cpu" and not llama.built_for and not too_old:
         yield Problem(
             f"llama.cpp is built without a GPU backend, and there is {gpu.name}",
             f"{first}, then: {command}" if first else command,
         )
     elif llama.built_for and not llama.gpus:
         built = ", ".join(llama.built_for)
+        says = f": {llama.said}" if llama.said else ""
+        old = "update the driver: " if "insufficient" in llama.said else ""
         yield Problem(
-            f"llama.cpp is built for {built} and sees no GPU",
-            "look that the driver is loaded (nvidia-smi, rocminfo or vulkaninfo lists the GPU) and "
-            "that CUDA_VISIBLE_DEVICES and the like do not hide it; without a GPU: "
+            f"llama.cpp is built for {built} and sees no GPU{says}",
+            f"{old}look that the driver is loaded (nvidia-smi, rocminfo or vulkaninfo lists the "
+            "GPU) and that CUDA_VISIBLE_DEVICES and the like do not hide it; without a GPU: "
             + build_command("cpu", llama, here.project),
         )
-    if "cuda" in llama.built_for and machine.torch.endswith("+cpu"):
+
+
+def _of_torch(llama: Llama, packages: Packages) -> Iterator[Problem]:
+    """Where llama.cpp has a GPU that PyTorch could use as well."""
+    if not {"cuda", "hip"} & set(llama.built_for) or not llama.gpus or not packages.torch:
+        return
+    if not packages.torch_gpu:
         yield Problem(
-            f"PyTorch {machine.torch} is built without CUDA, so the draft head runs on the CPU",
-            "pip install --force-reinstall torch (from PyPI, whose build has CUDA)",
+            f"PyTorch {packages.torch} is built without {_TORCH[llama.built_for[0]]}, so the draft "
+            "head runs on the CPU",
+            "install PyTorch's build for your GPU (see PyTorch's page; pip's is for CUDA)",
+        )
+    elif not packages.torch_sees:
+        says = f": {packages.torch_says}" if packages.torch_says else ""
+        yield Problem(
+            f"PyTorch {packages.torch} is built for {packages.torch_gpu} and sees no GPU, so the "
+            f"draft head runs on the CPU{says}",
+            "update the driver, or install PyTorch's build for what it serves (see PyTorch's page)",
         )
 
 
-def _of_tools(machine: Machine, llama: Llama, here: Surroundings) -> Iterator[Problem]:
+def _of_tools(machine: Machine) -> Iterator[Problem]:
     if "cc" not in machine.tools:
         yield Problem(
             "there is no C compiler, without which the experts of a model cannot be observed and "
             "the planner guesses what drafts cost",
             _COMPILER,
         )
-    if not machine.torch:
-        yield Problem(
-            "PyTorch is not installed, and draft heads run on it",
-            "make setup" if here.project else "pip install torch",
-        )
-    if here.search:
-        yield Problem(
-            f"the planner's search cannot be loaded ({here.search})",
-            "make setup" if here.project else "pip install --force-reinstall specfit",
-        )
 
 
-def _of_room(machine: Machine, here: Surroundings, chosen: Advice | None) -> Iterator[Problem]:
+def _of_room(
+    here: Surroundings, advice: Sequence[Advice], chosen: Advice | None
+) -> Iterator[Problem]:
     if chosen is None:
+        smallest = advice[-1]
         yield Problem(
-            f"no recommended model fits {machine.ram / 1e9:.0f} GB of memory",
+            f"no recommended model fits: {smallest.model.quant}, the smallest, is "
+            f"{gib(smallest.short)} short of memory",
             "use a smaller GGUF model (-hf OWNER/REPO), or the bundled one",
         )
     elif chosen.model.name not in here.downloaded and here.disk_free < chosen.model.size:
@@ -192,11 +275,14 @@ def _of_room(machine: Machine, here: Surroundings, chosen: Advice | None) -> Ite
 
 
 def _of_files(here: Surroundings) -> Iterator[Problem]:
-    for folder, reason in here.unwritable:
-        yield Problem(
-            f"{folder} cannot be written ({reason})",
-            f"mkdir -p '{folder}' && chmod u+rwx '{folder}', or make it yours with chown",
-        )
+    for folder, reason, variable in here.unwritable:
+        cure = f"mkdir -p '{folder}' && chmod u+rwx '{folder}', or make it yours with chown"
+        if "space" in reason or "quota" in reason:
+            cure = "make room on that disk"
+        elif "Read-only" in reason:
+            cure = "mount that disk so that it can be written"
+        other = f", or set {variable} to another folder" if variable else ""
+        yield Problem(f"{folder} cannot be written ({reason})", cure + other)
     if here.bundled:
         yield Problem(
             f"the bundled model is damaged: {here.bundled}",
@@ -205,10 +291,19 @@ def _of_files(here: Surroundings) -> Iterator[Problem]:
             else "pip install --force-reinstall --no-deps specfit",
         )
     if here.settings:
-        yield Problem(f"the settings are not used: {here.settings}", "put that line right")
+        yield Problem(f"the settings are not used: {here.settings}", "put that right")
     if here.terminal:
         cure = "TERM=xterm-256color" if re.search(r"TERM", here.terminal) else "LC_ALL=C.UTF-8"
         yield Problem(
             f"the chat cannot be drawn well here: {here.terminal}",
             f"use a terminal of this century, or set {cure} if yours is one",
         )
+
+
+def gib(n_bytes: int) -> str:
+    """Memory for people, as the plan of a placement has it."""
+    return f"{n_bytes / (1 << 30):.1f} GiB"
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0] or 0)

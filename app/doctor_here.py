@@ -8,51 +8,55 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-
-import platformdirs
+from typing import TYPE_CHECKING
 
 from .doctor_checks import Surroundings
 from .entry import AppError, user_sentence
-from .recommended import RECOMMENDED
+
+if TYPE_CHECKING:
+    from .settings import Settings
 
 SUMS = "SHA256SUMS"
+# Written to see whether a folder takes anything.
+_SAMPLE = bytes(1 << 16)
 
 
 def examine() -> Surroundings:
     """Never raises. Reads the bundled files whole, which takes some hundredths of a second."""
+    import platformdirs
     from huggingface_hub import constants
 
     from specfit.models import bundled_model
 
     disk = Path(constants.HF_HUB_CACHE)
+    xdg = sys.platform == "linux"
     folders = (
-        disk,
-        platformdirs.user_cache_path("specfit"),
-        platformdirs.user_data_path("specfit"),
-        platformdirs.user_config_path("specfit"),
+        (disk, "HF_HUB_CACHE"),
+        (platformdirs.user_cache_path("specfit"), "XDG_CACHE_HOME" if xdg else ""),
+        (platformdirs.user_data_path("specfit"), "XDG_DATA_HOME" if xdg else ""),
+        (platformdirs.user_config_path("specfit"), "XDG_CONFIG_HOME" if xdg else ""),
     )
-    reasons = ((folder, why_unwritable(folder)) for folder in folders)
+    reasons = ((folder, why_unwritable(folder), variable) for folder, variable in folders)
     return Surroundings(
-        project=_project(),
-        unwritable=tuple((folder, reason) for folder, reason in reasons if reason),
+        project=project(),
+        unwritable=tuple(found for found in reasons if found[1]),
         disk=disk,
         disk_free=_free(disk),
         downloaded=_downloaded(disk),
         bundled=damage(bundled_model().parent),
-        search=_search(),
-        settings=_settings(),
+        settings=wrong_settings(),
         terminal=terminal(os.environ, sys.stdout.encoding or "") if sys.stdout.isatty() else "",
     )
 
 
 def why_unwritable(folder: Path) -> str:
     """Why nothing can be written into a folder, or why it cannot be made; "" if it can."""
-    existing = folder
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
+    existing = _existing(folder)
     try:
-        with tempfile.TemporaryFile(dir=existing):
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(_SAMPLE)
             return ""
     except OSError as error:
         where = "" if existing == folder else f"{existing}: "
@@ -83,50 +87,72 @@ def terminal(environment: Mapping[str, str], encoding: str) -> str:
     return ""
 
 
-def _project() -> Path | None:
+def costs() -> Path:
+    """Where the measured costs of models are kept."""
+    import platformdirs
+
+    return platformdirs.user_cache_path("specfit") / "costs"
+
+
+def project() -> Path | None:
     """Where SpecFit's Makefile is, if this is a checkout: an editable install links there."""
     root = Path(__file__).resolve().parent.parent
     return root if (root / "Makefile").is_file() and (root / "bootstrap.py").is_file() else None
 
 
 def _free(folder: Path) -> int:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
     try:
-        return shutil.disk_usage(folder).free
+        return shutil.disk_usage(_existing(folder)).free
     except OSError:
         return 0
 
 
-def _downloaded(cache: Path) -> frozenset[str]:
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one around it that is there."""
+    while not os.path.exists(folder) and folder != folder.parent:  # noqa: PTH110 -- never raises
+        folder = folder.parent
+    return folder
+
+
+def _downloaded(cache: Path) -> dict[str, Path]:
     from .hub import choose_model
     from .hub_client import Hub
+    from .recommended import RECOMMENDED
 
-    hub, found = Hub(cache=cache), set()
+    hub = Hub(cache=cache)
+    found: dict[str, Path] = {}
     for model in RECOMMENDED:
         for listing in hub.kept(model.repo):
             try:
-                choose_model(listing, model.quant)
+                first = choose_model(listing, model.quant)[0]
             except AppError:
                 continue
-            found.add(model.name)
-    return frozenset(found)
+            found.setdefault(model.name, hub.place(listing, first))
+    return found
 
 
-def _search() -> str:
-    try:
-        import specfit.planner.search  # noqa: F401
-    except (ImportError, OSError, AttributeError) as error:
-        return str(error)
-    return ""
+def _look_for_files(settings: Settings, command: str) -> None:
+    """Raises AppError for a model or head of the settings that is not there."""
+    for key, value in settings.content[command].items():
+        if key.replace("_", "-") in ("model", "model-draft"):
+            path = os.path.expanduser(value)  # noqa: PTH111 -- never raises
+            if not os.path.exists(path):  # noqa: PTH110 -- never raises
+                raise settings.wrong(f"{command}.{key}", f"{value} is not there")
 
 
-def _settings() -> str:
-    from .settings import read_settings, settings_path
+def wrong_settings() -> str:
+    """What is wrong with the user's settings, those of every command included; "" for nothing."""
+    from .settings import COMMANDS, read_settings, settings_path
 
     try:
         settings = read_settings(settings_path())
         settings.keys()
+        for name in COMMANDS:
+            if name in settings.content:
+                module = name.replace("-", "_")
+                command = getattr(import_module(f"specfit.app.{module}"), module)
+                settings.options(name, command)
+                _look_for_files(settings, name)
     except Exception as error:
         sentence = user_sentence(error)
         if sentence is None:

@@ -1,23 +1,23 @@
-"""What llama.cpp is here, told as JSON by a process of its own.
+"""What llama.cpp is here, told by a process of its own.
 
-A llama.cpp that was built for another processor dies of its first instruction, and a driver can do
-worse; the doctor wants to survive that and say so. Run as `python -m specfit.app.doctor_llama`.
+A llama.cpp that was built for another processor or GPU dies of its first instruction, and a driver
+can do worse; the doctor wants to survive that and say so. Run as
+`python -m specfit.app.doctor_llama`. It needs llama.cpp and neither torch nor the planner.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-_TIMEOUT_S = 120
+from .doctor_process import Answer, ask, tell
+
 _BACKENDS = ("cuda", "hip", "vulkan", "metal", "sycl", "rpc")
 _KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accelerator"}
+LOOKING, RUNNING = "looking", "running"
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,10 @@ class Device:
 class Llama:
     """version: of llama-cpp-python; "" if it is not there. wanted: the version we are made for.
 
-    built_for: of _BACKENDS. features: instruction sets that it was built with. problem: why it
-    cannot be used, "" if it can.
+    built_for: of _BACKENDS. features: instruction sets that it was built with. used: of the GPUs,
+    those that models are placed on, in order, by name with the free bytes that placement reckons
+    with. shared: they use the host's memory. said: errors that it logged. problem: why it cannot be
+    used, "" if it can. step: what it was at then, LOOKING or RUNNING, "" before.
     """
 
     version: str
@@ -44,7 +46,11 @@ class Llama:
     built_for: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
     features: tuple[str, ...] = ()
+    used: tuple[tuple[str, int], ...] = ()
+    shared: bool = False
+    said: str = ""
     problem: str = ""
+    step: str = ""
 
     @property
     def gpus(self) -> tuple[Device, ...]:
@@ -58,26 +64,29 @@ def examine() -> Llama:
         version = metadata.version("llama-cpp-python")
     except metadata.PackageNotFoundError:
         return Llama("", wanted, problem="llama-cpp-python is not installed")
-    command = [sys.executable, "-m", "specfit.app.doctor_llama"]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Llama(version, wanted, problem=f"llama.cpp does not answer ({error})")
-    return read_answer(version, wanted, done.returncode, done.stdout, done.stderr)
+    return read_answer(version, wanted, ask("specfit.app.doctor_llama"))
 
 
-def read_answer(version: str, wanted: str, code: int, out: bytes, err: bytes) -> Llama:
-    """What the other process said, or what its end means."""
-    if code < 0:
-        crash = f"llama.cpp crashes (signal {-code}), as one built for another processor does"
-        return Llama(version, wanted, problem=crash)
-    try:
-        told = json.loads(out.splitlines()[-1])
-    except (IndexError, ValueError):
-        last = err.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-        return Llama(version, wanted, problem=f"llama.cpp cannot be loaded: {last[-1][:300]}")
-    devices = tuple(Device(**device) for device in told["devices"])
-    return Llama(version, wanted, tuple(told["built_for"]), devices, tuple(told["features"]))
+def read_answer(version: str, wanted: str, answer: Answer) -> Llama:
+    """What the other process told, and what its end means."""
+    told, problem = answer.told, ""
+    step = str(told.get("step", ""))
+    if answer.problem:
+        doing = {"": "cannot be loaded", LOOKING: "cannot look for GPUs"}
+        failing = doing.get(step, "cannot run the bundled model")
+        problem = f"llama.cpp {failing}: {answer.problem}"
+    return Llama(
+        version,
+        wanted,
+        built_for=tuple(told.get("built_for", ())),
+        devices=tuple(Device(**device) for device in told.get("devices", ())),
+        features=tuple(told.get("features", ())),
+        used=tuple((name, free) for name, free in told.get("used", ())),
+        shared=told.get("shared", False),
+        said=told.get("said", ""),
+        problem=problem,
+        step=step,
+    )
 
 
 def features_of(system_info: str) -> tuple[str, ...]:
@@ -97,20 +106,47 @@ def _wanted_version() -> str:
     return next(pins, "").split(";")[0].strip()
 
 
-def _tell() -> dict[str, Any]:
+def _tell() -> None:
     import llama_cpp
     import llama_cpp.llama_cpp as llama
 
-    from specfit.backend import library
+    from specfit.backend import devices, library
+    from specfit.models import bundled_model
 
-    library.start()
     folder = Path(llama_cpp.__file__).parent / "lib"
     names = {path.name.split(".")[0] for path in folder.glob("*")}
-    return {
-        "built_for": [name for name in _BACKENDS if f"libggml-{name}" in names],
-        "features": features_of(llama.llama_print_system_info().decode("utf-8", "replace")),
-        "devices": _devices(),
-    }
+    tell(built_for=[name for name in _BACKENDS if f"libggml-{name}" in names])
+    tell(step=LOOKING)
+    library.start()
+    features = features_of(llama.llama_print_system_info().decode("utf-8", "replace"))
+    tell(features=features, devices=_devices(), said=library.take_errors())
+    tell(step=RUNNING)
+    # The very list, and the very numbers, that placement gets.
+    used = devices.gpus_used(bundled_model())
+    tell(used=[(gpu.name, gpu.free) for gpu in used])
+    tell(shared=bool(used) and devices.shares_memory())
+    _run(bundled_model())
+
+
+def _run(path: Path) -> None:
+    """Computes three tokens, on a GPU if there is one. Raises SpecfitError."""
+    import llama_cpp.llama_cpp as llama
+
+    from specfit.backend import SpecfitError, library
+
+    model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
+    if model is None:
+        raise SpecfitError(f"{path.name} is not loaded: {library.take_errors()}")
+    params = llama.llama_context_default_params()
+    params.n_ctx, params.n_threads, params.n_threads_batch = 64, 1, 1
+    context = llama.llama_init_from_model(model, params)
+    if context is None:
+        raise SpecfitError(f"no context is made: {library.take_errors()}")
+    tokens = (llama.llama_token * 3)(1, 2, 3)
+    status = llama.llama_decode(context, llama.llama_batch_get_one(tokens, 3))
+    if status != 0:
+        raise SpecfitError(f"decoding ends with {status}: {library.take_errors()}")
+    llama.llama_synchronize(context)
 
 
 def _devices() -> list[dict[str, Any]]:
@@ -141,4 +177,4 @@ def _devices() -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_tell()))
+    _tell()

@@ -1,0 +1,89 @@
+"""Whether the Python packages that SpecFit needs can be imported, told by a process of its own.
+
+An extension that was built for something else can take the process with it. Run as
+`python -m specfit.app.doctor_packages`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from .doctor_process import Answer, ask, tell
+
+# By their names for pip; llama-cpp-python has a process of its own.
+PACKAGES = {
+    name: name.replace("-", "_")
+    for name in (
+        *("numpy", "psutil", "click", "platformdirs", "rich", "textual", "jinja2", "gguf"),
+        *("huggingface-hub", "safetensors", "torch"),
+    )
+}
+SEARCH = "the planner's search"
+ABSENT = "not installed"
+
+
+@dataclass(frozen=True)
+class Packages:
+    """broken: of PACKAGES, and SEARCH, with why they cannot be imported: ABSENT, or in words.
+
+    torch: its version. torch_gpu: what it is built for, like "CUDA 13.0"; "" for the CPU alone.
+    torch_sees: whether it sees a GPU. torch_says: its warning, if it does not.
+    """
+
+    broken: Mapping[str, str]
+    torch: str = ""
+    torch_gpu: str = ""
+    torch_sees: bool = False
+    torch_says: str = ""
+
+
+def examine() -> Packages:
+    """Takes seconds, for importing torch; never raises."""
+    return read_answer(ask("specfit.app.doctor_packages"))
+
+
+def read_answer(answer: Answer) -> Packages:
+    told = answer.told
+    broken = {
+        name: told[f"broken {name}"] for name in (*PACKAGES, SEARCH) if f"broken {name}" in told
+    }
+    if answer.problem:
+        broken[told.get("step", "Python")] = answer.problem
+    torch = {name: told[name] for name in told if name.startswith("torch")}
+    return Packages(broken, **torch)
+
+
+def _tell() -> None:
+    for name, module in {**PACKAGES, SEARCH: "specfit.planner.search"}.items():
+        tell(step=name)
+        try:
+            import_module(module)
+        except ModuleNotFoundError as error:
+            absent = error.name == module
+            tell(**{f"broken {name}": ABSENT if absent else f"{type(error).__name__}: {error}"})
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            tell(**{f"broken {name}": reason[:300]})
+        else:
+            if name == "torch":
+                _tell_of_torch()
+
+
+def _tell_of_torch() -> None:
+    import torch
+
+    cuda, hip = torch.version.cuda, torch.version.hip
+    gpu = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else ""
+    tell(torch=str(torch.__version__), torch_gpu=gpu)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        sees = torch.cuda.is_available()
+    says = " ".join(str(said[-1].message).split()) if said and not sees else ""
+    tell(torch_sees=sees, torch_says=says[:300])
+
+
+if __name__ == "__main__":
+    _tell()
