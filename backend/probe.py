@@ -16,13 +16,13 @@ from specfit.models.gguf_info import GgufInfo
 
 from . import library
 from .context import BATCH, context_params
+from .devices import gpus_named
 from .errors import SpecfitError
 from .model import model_params
 from .plan import Gpu, Placement
 from .runtime import Runtime
 
 _MIB = 1 << 20
-_DEVICE = re.compile(r"using device (\S+) .* - (\d+) MiB free")
 _CELLS = re.compile(r"size = +([\d.]+) MiB \( *\d+ cells")
 _COMPUTE = re.compile(r"reserve: +(\S+) compute buffer size = +([\d.]+) MiB")
 _OUTPUT = re.compile(r" output buffer size = +([\d.]+) MiB")
@@ -73,13 +73,11 @@ def probe(
 
 def read_log(lines: Iterable[str]) -> Probed:
     """What llama.cpp logged of a model and a context."""
-    gpus: dict[str, Gpu] = {}
+    lines = list(lines)
     kv = host = 0.0
     computing: dict[str, float] = {}
     for line in lines:
-        if found := _DEVICE.search(line):
-            gpus[found[1]] = Gpu(found[1], int(found[2]) * _MIB)
-        elif found := _COMPUTE.search(line):
+        if found := _COMPUTE.search(line):
             computing[found[1]] = float(found[2])
         elif found := _CELLS.search(line):
             kv += float(found[1])
@@ -89,7 +87,7 @@ def read_log(lines: Iterable[str]) -> Probed:
     on_host = {name for name in computing if name.startswith("CPU") or name.endswith("_Host")}
     host += sum(computing[name] for name in on_host)
     on_gpu = max((size for name, size in computing.items() if name not in on_host), default=0.0)
-    return Probed(tuple(gpus.values()), int(kv * _MIB), int(on_gpu * _MIB), int(host * _MIB))
+    return Probed(gpus_named(lines), int(kv * _MIB), int(on_gpu * _MIB), int(host * _MIB))
 
 
 def feature_bytes(info: GgufInfo, taps: int) -> int:
