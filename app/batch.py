@@ -149,6 +149,10 @@ def batch(
     json_schema, logprobs, top_logprobs and system goes before the options.
     """
     wanted = BatchChoice(**options)
+    if wanted.deterministic and choice.prompt_cache is not None:
+        raise click.UsageError(
+            "--deterministic begins from an empty cache; leave --prompt-cache out."
+        )
     mode = parse_spec(spec)
     flags = Parameters(
         **asdict(sampling_choice),

@@ -22,7 +22,7 @@ from .entry import AppError, run
 from .options import (
     ModelChoice,
     SamplingChoice,
-    model_options,
+    measured_model_options,
     parse_spec,
     predict_option,
     sampling_options,
@@ -85,7 +85,7 @@ def _bench_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @_bench_options
-@model_options
+@measured_model_options
 @sampling_options
 @predict_option(128, "128")
 def bench(

@@ -35,10 +35,14 @@ def loaded_engine(
     be loaded, AppError if it cannot be had, KeyboardInterrupt on Ctrl-C.
     """
     engine = _load(fetched(choice), interrupts, drafting, lines, steady)
-    with engine:
-        for notice in engine.notices:
-            say(notice)
-        yield engine
+    try:
+        with engine:
+            for notice in engine.notices:
+                say(notice)
+            yield engine
+    finally:
+        if engine.not_kept:
+            say(engine.not_kept)
 
 
 def _load(

@@ -17,7 +17,7 @@ import click
 
 from .entry import AppError
 from .option_types import ALL_LAYERS, MAX_INT, Count, Finite
-from .options_context import ROPE_OPTIONS, ContextChoice
+from .options_context import PROMPT_CACHE_OPTIONS, ROPE_OPTIONS, ContextChoice
 
 if TYPE_CHECKING:
     from specfit.backend import LoadOptions, Sampling, Spec
@@ -120,6 +120,8 @@ class ModelChoice(ContextChoice):
             cost_profile=self.cost_profile,
             drafting=drafting,
             lines=lines,
+            prompt_cache=self.prompt_cache,
+            prompt_cache_ro=self.prompt_cache_ro,
         )
 
 
@@ -181,7 +183,8 @@ def _grouped(name: str, kind: type[Any], options: Sequence[Decorator]) -> Decora
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            values = {field.name: kwargs.pop(field.name) for field in fields(kind)}
+            declared = [field.name for field in fields(kind) if field.name in kwargs]
+            values = {name: kwargs.pop(name) for name in declared}
             for typed, set_before in _SAME_THING:
                 if typed in values and values[typed] is not None and _is_setting(set_before):
                     values[set_before] = None
@@ -246,7 +249,9 @@ _MODEL_OPTIONS = [
     click.option("--cost-profile", metavar="NAME|FILE",
                  help="Plan as if verification cost what it costs on another machine."),
 ]  # fmt: skip
-model_options = _grouped("choice", ModelChoice, _MODEL_OPTIONS)
+model_options = _grouped("choice", ModelChoice, [*_MODEL_OPTIONS, *PROMPT_CACHE_OPTIONS])
+# Of commands that measure, and so process every prompt.
+measured_model_options = _grouped("choice", ModelChoice, _MODEL_OPTIONS)
 
 sampling_options = _grouped(
     "sampling_choice",

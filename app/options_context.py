@@ -1,8 +1,10 @@
-"""The options of long contexts, as llama.cpp names them."""
+"""The options of long contexts, as llama.cpp names them: positions that are stretched, and prompts
+that are kept between runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,10 +33,14 @@ class ContextChoice:
     yarn_attn_factor: float | None = None
     yarn_beta_slow: float | None = None
     yarn_beta_fast: float | None = None
+    prompt_cache: Path | None = None
+    prompt_cache_ro: bool = False
 
     def __post_init__(self) -> None:
         if self.rope_scale is not None and self.rope_freq_scale is not None:
             raise click.UsageError("--rope-freq-scale is 1 over --rope-scale; give one.")
+        if self.prompt_cache_ro and self.prompt_cache is None:
+            raise click.UsageError("--prompt-cache-ro goes with --prompt-cache FILE.")
 
     @property
     def rope(self) -> Rope:
@@ -75,4 +81,11 @@ ROPE_OPTIONS = [
                  help="YaRN: turns below which a dimension is interpolated."),
     click.option("--yarn-beta-fast", type=Finite(-1, _MOST), metavar="N",
                  help="YaRN: turns above which a dimension is left as it is."),
+]  # fmt: skip
+
+PROMPT_CACHE_OPTIONS = [
+    click.option("--prompt-cache", type=click.Path(path_type=Path), metavar="FILE",
+                 help="Keep what was processed in FILE; the next time, what a prompt has in common "
+                 "with it is not processed again."),
+    click.option("--prompt-cache-ro", is_flag=True, help="Use that FILE, but leave it as it is."),
 ]  # fmt: skip

@@ -14,7 +14,7 @@ import click
 
 from .bench_jobs import parse_modes, sound_prompts
 from .entry import AppError
-from .options import ModelChoice, model_options
+from .options import ModelChoice, measured_model_options
 from .prompts import Prompt
 
 DEFAULT_MODES = "off,chain:1,chain:2,chain:3,eagle3:31,eagle3:60,count,specfit"
@@ -93,7 +93,7 @@ def parse_placement(text: str, choice: ModelChoice) -> Placement:
 
 
 @click.command(add_help_option=False)
-@model_options
+@measured_model_options
 @click.option("-n", "--predict", type=click.IntRange(min=2))
 def _options(choice: ModelChoice, predict: int | None) -> tuple[ModelChoice, int | None]:
     """What may be said of a placement."""

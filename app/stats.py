@@ -22,6 +22,10 @@ def statistics(report: Report, mode: str) -> str:
         ]
         if means.union_per_layer > 0:  # dense models have no experts; nor does an unobserved answer
             parts.append(f"union {means.union_per_layer:.1f}")
+    if report.completion_tokens:
+        parts.append(f"first token in {report.ttft_ms / 1e3:.2f} s")
+    if report.reused_tokens:
+        parts.append(f"{report.reused_tokens} of {report.prompt_tokens} prompt tokens reused")
     return GAP.join(parts)
 
 

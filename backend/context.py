@@ -18,6 +18,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from specfit.planner import DraftTree, FloatArray, IntArray
@@ -29,6 +30,7 @@ from .observer import Observer
 from .runtime import Runtime
 
 Features = NDArray[np.float32]
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 BATCH = 512
 # Most rows that are verified at once, and so the number of leaves that trees can have.
@@ -163,6 +165,36 @@ class Context:
     def share(self, source: int, line: int, n: int) -> None:
         """Makes the first `n` tokens of line `source` those of an empty `line`, without copying."""
         llama.llama_memory_seq_cp(self._memory, source, line, 0, n)
+        self.n_past[line] = n
+
+    def state(self, line: int = 0) -> NDArray[np.uint8]:
+        """Keys and values of a line's text, as `restore` takes them.
+
+        Raises SpecfitError if there is no memory for them, or they are not kept for every token.
+        """
+        if llama.llama_memory_seq_pos_min(self._memory, line) != 0:
+            raise SpecfitError("this model keeps no state of every token")
+        size = llama.llama_state_seq_get_size(self.handle, line)
+        if size > psutil.virtual_memory().available:
+            raise SpecfitError(f"its {size / 2**20:.0f} MiB are more memory than is free")
+        state = np.empty(size, np.uint8)
+        place = state.ctypes.data_as(_BYTES)
+        return state[: llama.llama_state_seq_get_data(self.handle, place, size, line)]
+
+    def restore(self, state: NDArray[np.uint8], n: int, line: int = 0) -> None:
+        """Makes `state` that of an empty line, which has `n` tokens then. It must be one that
+        llama.cpp gave: what else it is told it believes.
+
+        Raises SpecfitError, with the line still empty, if it is of another kind of cache.
+        """
+        library.take_errors()
+        place = state.ctypes.data_as(_BYTES)
+        read = llama.llama_state_seq_set_data(self.handle, place, len(state), line)
+        first = llama.llama_memory_seq_pos_min(self._memory, line)
+        last = llama.llama_memory_seq_pos_max(self._memory, line)
+        if read == 0 or (first, last) != (0, n - 1):
+            llama.llama_memory_seq_rm(self._memory, line, -1, -1)
+            raise SpecfitError(f"is none of this context's: {library.take_errors()}")
         self.n_past[line] = n
 
     def features(self, rows: int) -> Features:

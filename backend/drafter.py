@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from specfit.models.eagle3 import Eagle3Head
@@ -83,6 +84,17 @@ class Drafter:
         self._reserve(n - pairs)
         self._n_pending = n - pairs
         self._features[: n - pairs] = other._features[: n - pairs]
+
+    def kept(self, text: Sequence[int]) -> torch.Tensor:
+        """What `restore` needs to know the committed `text` again, but for its last token."""
+        self.truncate(min(self.n_known, len(text) - 1))
+        self.catch_up(text)
+        return self.head.kept()
+
+    def restore(self, kept: torch.Tensor) -> None:
+        """Knows the text again that was `kept`."""
+        self._n_pending = 0
+        self.head.restore(kept)
 
     def catch_up(self, text: Sequence[int]) -> None:
         """Gives the head all that it lacks; `text` goes on for at least a token behind that."""

@@ -75,6 +75,11 @@ class Engine:
             )
             for number, head in enumerate(heads)
         ]
+        self._prompt_cache = loaded.prompt_cache
+        if loaded.prompt_cache is not None:
+            told = loaded.prompt_cache.restore(self.lines[0])
+            self.notices += (told,) if told else ()
+        self.not_kept = ""
         self._policies: dict[str, Policy] = {}
         self._costs: dict[Policy, LiveCost] = {}  # of cycles here, as followed in each mode
         self._memory = loaded.memory
@@ -100,11 +105,14 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Frees everything, and keeps what was learned about the pair of models."""
+        """Frees everything, and keeps what was learned about the pair of models, and the prompt
+        cache; `not_kept` says why that could not be written, if so."""
         learner = self._policies.get("specfit")
         if self._memory is not None and learner is not None:
             keep(learner.beliefs, self._memory)
-        self._memory = None
+        if self._prompt_cache is not None:
+            self.not_kept = self._prompt_cache.keep(self.lines[0])
+        self._memory = self._prompt_cache = None
         self.context.close()
         self.model.close()
 
@@ -123,7 +131,7 @@ class Engine:
 
     def prompt(self, messages: Sequence[Message], thinking: bool | None = None) -> Prompt:
         """Raises SpecfitError if it has no tokens, or too many for the context."""
-        prompt = self.model.prompt(messages, thinking)
+        prompt = self.model.prompt(messages, thinking, room=self.ctx)
         if not prompt.tokens:
             raise SpecfitError("the prompt is empty")
         if len(prompt.tokens) >= self.ctx:

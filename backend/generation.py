@@ -54,7 +54,7 @@ class Generation:
         self._finish_reason = ""
         self._stop_asked = False
         self._ttft = self._seconds = self._first = 0.0
-        self._root = 0
+        self._root = self._reused = 0
         self._ends: list[int] = []  # per token, characters of text up to its end
         self.watch: Callable[[CycleView], None] | None = None
         self.drafted_spans: list[tuple[int, int]] = []
@@ -80,6 +80,7 @@ class Generation:
             drafted=sums.drafted,
             accepted=sums.accepted,
             means=sums.means,
+            reused_tokens=self._reused,
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -113,7 +114,9 @@ class Generation:
             return
         begun = time.perf_counter()
         may_draft = self._policy.may_draft
-        if not line.prefill(self.prompt_tokens, may_draft, lambda: not self._stop_asked):
+        done = line.prefill(self.prompt_tokens, may_draft, lambda: not self._stop_asked)
+        self._reused = line.reused
+        if not done:
             self._finish_reason = "stopped"
             return
         self._root = self._sampler.sample(self._engine.context, -1)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from .context import BATCH, Context
@@ -14,13 +15,15 @@ from .sampling import Sampler
 
 
 class Line:
-    """tokens: of the text, the last ones perhaps not yet in the cache. tracking: whether the head's
-    features of the present text are kept; a text begun without hope of drafts leaves none."""
+    """tokens: of the text, the last ones perhaps not yet in the cache. reused: of the last prompt,
+    tokens that were in the cache. tracking: whether the head's features of the present text are
+    kept; a text begun without hope of drafts leaves none."""
 
     def __init__(self, context: Context, number: int, drafter: Drafter | None) -> None:
         self.number = number
         self.drafter = drafter
         self.tokens: list[int] = []
+        self.reused = 0
         self.tracking = False
         self._context = context
         # Positions of the last prompt batch whose features are to be kept.
@@ -32,9 +35,14 @@ class Line:
         return self._context.n_past[self.number]
 
     @property
+    def limit(self) -> int:
+        """Tokens that it may have."""
+        return self._context.ctx
+
+    @property
     def room(self) -> int:
         """How deep drafts may be before the context ends."""
-        return self._context.ctx - 1 - self.n_past
+        return self.limit - 1 - self.n_past
 
     def prefill(self, prompt: Sequence[int], drafting: bool, goes_on: Callable[[], bool]) -> bool:
         """Makes the cache hold `prompt`, reusing what it shares with the text before it.
@@ -52,6 +60,7 @@ class Line:
         if drafter is not None:
             keep = min(keep, drafter.n_known)
         self.truncate(keep)
+        self.reused = keep
         for start in range(keep, len(prompt), BATCH):
             batch = prompt[start : start + BATCH]
             self._context.decode_prompt(batch, goes_on, self.number)
@@ -70,6 +79,24 @@ class Line:
         self.tokens = other.tokens[:n]
         if self.drafter is not None and other.drafter is not None:
             self.drafter.adopt(other.drafter, min(n, other.drafter.n_known))
+
+    def state(self) -> tuple[NDArray[np.uint8], torch.Tensor]:
+        """What `restore` needs beside the tokens: llama.cpp's state, and the head's. Drops tokens
+        that are not in the cache, and drafts that were never committed."""
+        self.remember_prompt()
+        self.truncate(min(self.n_past, len(self.tokens)))
+        head = torch.empty(0, 0) if self.drafter is None else self.drafter.kept(self.tokens)
+        return self._context.state(self.number), head
+
+    def restore(self, tokens: list[int], state: NDArray[np.uint8], head: torch.Tensor) -> None:
+        """Has an empty line hold `tokens` as one that they come from did.
+
+        Raises SpecfitError, with the line still empty, if llama.cpp does not take the state.
+        """
+        self._context.restore(state, len(tokens), self.number)
+        self.tokens = tokens
+        if self.drafter is not None and head.numel():
+            self.drafter.restore(head)
 
     def remember_prompt(self) -> None:
         """Keeps the head's features of the batch just decoded. Of a prompt's last one that is put

@@ -36,6 +36,7 @@ from .observer import Observer
 from .placing import plan_placement
 from .plan import Plan, Wish
 from .profiles import load_profile
+from .prompt_cache import PromptCache, made_with
 from .rope import context_size, overreach
 from .runtime import Runtime
 from .sampling import QWEN3, Sampling
@@ -77,6 +78,8 @@ class LoadOptions:
     vram_budget: int | None = None
     runtime: Runtime = field(default_factory=Runtime)
     plan: Plan | None = None
+    prompt_cache: Path | None = None
+    prompt_cache_ro: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class Loaded:
     memory: Path | None
     new_beliefs: Callable[[], Beliefs]
     sampling: Sampling
+    prompt_cache: PromptCache | None
     notices: tuple[str, ...]
     description: str
 
@@ -127,6 +131,11 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
                 observer = Observer(info.n_layers, info.n_experts, info.n_experts_used, BATCH)
             except SpecfitError as error:
                 notices.append(f"planning without looking at experts: {error}")
+
+    prompt_cache = None
+    if options.prompt_cache is not None:
+        made = made_with(info, options.runtime, None if head is None else _head_path(options))
+        prompt_cache = PromptCache(options.prompt_cache, made, writes=not options.prompt_cache_ro)
 
     model = Model(info, placement, lambda fraction: share(0.9 * fraction), options.runtime)
 
@@ -165,6 +174,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         memory=memory,
         new_beliefs=lambda: _beliefs(info, weights, measured, memory),
         sampling=_recommended(options, info),
+        prompt_cache=prompt_cache,
         notices=tuple(notices),
         description=_describe(model, head, context),
     )

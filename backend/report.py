@@ -100,7 +100,8 @@ class Report:
     """A generation, finished or so far.
 
     finish_reason: "stop" (end of turn or stop string), "length" or "stopped" (by the user); ""
-    while it runs. seconds: decoding only, from the first token to the last.
+    while it runs. seconds: decoding only, from the first token to the last. reused_tokens: of the
+    prompt, those that were in the cache.
     """
 
     text: str
@@ -113,6 +114,7 @@ class Report:
     drafted: int
     accepted: int
     means: CycleMeans
+    reused_tokens: int = 0
 
     @property
     def tokens_per_second(self) -> float:

@@ -151,6 +151,17 @@ class Eagle3Head:
         self._cache[:n] = other._cache[:n]
         self._n_pairs = n
 
+    def kept(self) -> torch.Tensor:
+        """[pairs, width], on the CPU: what `restore` makes the committed pairs of again."""
+        return self._cache[: self._n_pairs].cpu()
+
+    def restore(self, kept: torch.Tensor) -> None:
+        """Takes over what a head of the same weights had `kept`, for its own."""
+        self._n_pairs = self._n_slots = 0
+        self._reserve_rows(len(kept))
+        self._cache[: len(kept)] = kept
+        self._n_pairs = len(kept)
+
     def states(self, start: int, stop: int) -> NDArray[np.float32]:
         """float32 [stop - start, width]: the hidden states of these slots."""
         return self._hidden[start:stop].cpu().numpy().copy()
