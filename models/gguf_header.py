@@ -3,14 +3,18 @@
 The gguf package's own reader makes an object of every vocabulary entry, which takes ten seconds for
 a 152k vocabulary. A chat must not wait for that, so this module walks the header itself (format
 version 2 and 3, little-endian) and steps over arrays, keeping only their length; type numbers and
-block sizes are the gguf package's.
+block sizes are the gguf package's. Lengths and counts are the file's word, so each is held against
+what can be meant, or what is there, before anything is read or looped over by it.
 """
 
 from __future__ import annotations
 
 import mmap
+import stat
 import struct
+from collections.abc import Container
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
@@ -21,6 +25,13 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
+# The most that can be meant: tensors or values (the largest models have thousands), texts of an
+# array (vocabularies have 262 thousand), bytes of a key (the format's own bound), of a tensor's
+# name, of a text (a tokenizer's JSON has 20 million), and of a file.
+_MOST, _MOST_TEXTS = 1 << 16, 1 << 22
+_KEY_BYTES, _NAME_BYTES, _TEXT_BYTES, _FILE_BYTES = 1 << 16, 1 << 10, 1 << 26, 1 << 50
+# llama.cpp takes no tensors that are mapped to other addresses.
+_DATA_ALIGNMENT = 32
 _SCALARS = {
     GGUFValueType.UINT8: struct.Struct("<B"),
     GGUFValueType.INT8: struct.Struct("<b"),
@@ -78,6 +89,10 @@ def read_header(path: Path) -> GgufHeader:
     Raises ModelFileError if it cannot be opened, is no GGUF file, or is cut short.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            raise ModelFileError(
+                f"{path} is not an ordinary file, so no model can be read from it."
+            )
         with path.open("rb") as file:
             if not file.seek(0, 2):
                 raise ModelFileError(f"{path} is empty; download or copy it again.")
@@ -118,14 +133,14 @@ class _Walker:
                 raise
             raise ModelFileError(
                 f"{self._path} is damaged: its GGUF header makes no sense at byte "
-                f"{self._position} ({error})."
+                f"{self._position} ({error}); download or copy it again."
             ) from None
 
     def _parse(self) -> GgufHeader:
         self._position = len(_MAGIC)
         version = self._number(_U32)
         if version not in _VERSIONS:
-            if version & 0xFFFF == 0:
+            if version and version & 0xFFFF == 0:
                 raise ModelFileError(
                     f"{self._path} is a big-endian GGUF file, made for another CPU."
                 )
@@ -133,16 +148,23 @@ class _Walker:
                 f"{self._path} has GGUF version {version}, but only versions 2 and 3 can be read."
             )
         n_tensors, n_values = self._number(_U64), self._number(_U64)
+        if max(n_tensors, n_values) > _MOST:
+            raise ValueError(f"{n_values:,} values and {n_tensors:,} tensors")
         metadata: dict[str, Value] = {}
         for _ in range(n_values):
-            key = self._text()
+            key = self._name(_KEY_BYTES, metadata)
             metadata[key] = self._value(GGUFValueType(self._number(_U32)))
-        tensors = [self._tensor() for _ in range(n_tensors)]
+        tensors: dict[str, TensorInfo] = {}
+        for _ in range(n_tensors):
+            name = self._name(_NAME_BYTES, tensors)
+            tensors[name] = self._tensor(name)
         alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-        if not isinstance(alignment, int) or alignment < 1:
-            raise ValueError(f"alignment {alignment}")
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise ValueError(f"alignment {alignment!r:.40}")
         start = -(-self._position // alignment) * alignment
-        placed = tuple(self._placed(tensor, start) for tensor in tensors)
+        if tensors and start % _DATA_ALIGNMENT:
+            raise ValueError(f"alignment {alignment}, which puts tensors where none can be used")
+        placed = tuple(self._placed(tensor, start) for tensor in tensors.values())
         self._check_data(placed)
         return GgufHeader(metadata, placed, len(self._data))
 
@@ -151,8 +173,17 @@ class _Walker:
         self._position += kind.size
         return int(value)
 
-    def _text(self) -> str:
+    def _name(self, most: int, others: Container[str]) -> str:
+        """The name of a value or a tensor; an area of zeros would have ever so many without one."""
+        name = self._text(most)
+        if not name or name in others:
+            raise ValueError(f"the name {name!r:.80} twice" if name else "a name of no letters")
+        return name
+
+    def _text(self, most: int = _TEXT_BYTES) -> str:
         length = self._number(_U64)
+        if length > most:
+            raise ValueError(f"a text of {length:,} bytes")
         end = self._position + length
         if end > len(self._data):
             raise IndexError
@@ -172,34 +203,36 @@ class _Walker:
 
     def _skip_array(self) -> SkippedArray:
         kind, length = GGUFValueType(self._number(_U32)), self._number(_U64)
-        if kind is GGUFValueType.STRING:
+        if kind is GGUFValueType.ARRAY:
+            raise ValueError("an array of arrays")
+        texts = kind is GGUFValueType.STRING
+        least = _U64.size if texts else _SCALARS[kind].size
+        if length * least > len(self._data) - self._position:
+            raise IndexError
+        if texts and length > _MOST_TEXTS:
+            raise ValueError(f"an array of {length:,} texts")
+        if texts:
             # The one loop over a vocabulary: kept bare.
             data, position, unpack, size = self._data, self._position, _U64.unpack_from, _U64.size
             for _ in range(length):
                 position += size + unpack(data, position)[0]
             self._position = position
-        elif kind is GGUFValueType.ARRAY:
-            for _ in range(length):
-                self._skip_array()
         else:
-            self._position += _SCALARS[kind].size * length
+            self._position += least * length
         return SkippedArray(length)
 
-    def _tensor(self) -> TensorInfo:
+    def _tensor(self, name: str) -> TensorInfo:
         """A tensor with its offset still counted from the start of the data section."""
-        name = self._text()
         n_dimensions = self._number(_U32)
         if n_dimensions > _MAX_DIMENSIONS:
             raise ValueError(f"{n_dimensions} dimensions")
         shape = tuple(self._number(_U64) for _ in range(n_dimensions))[::-1]
         kind = GGMLQuantizationType(self._number(_U32))
         block, block_bytes = GGML_QUANT_SIZES[kind]
-        n_elements = 1
-        for dimension in shape:
-            n_elements *= dimension
-        return TensorInfo(
-            name, kind, shape, self._path, self._number(_U64), n_elements // block * block_bytes
-        )
+        n_bytes, offset = prod(shape) // block * block_bytes, self._number(_U64)
+        if max(shape, default=0) > _FILE_BYTES or n_bytes + offset > _FILE_BYTES:
+            raise ValueError(f"{name!r:.80} is of absurd size, or lies beyond any file")
+        return TensorInfo(name, kind, shape, self._path, offset, n_bytes)
 
     def _placed(self, tensor: TensorInfo, start: int) -> TensorInfo:
         return TensorInfo(

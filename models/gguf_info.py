@@ -18,6 +18,8 @@ from specfit.models.gguf_header import GgufHeader, SkippedArray, TensorInfo, Val
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _EXPERT_TENSOR = re.compile(r"_exps\.")
 _KV_BYTES = 2
+# llama.cpp ends the process for models that have more, or experts that make no sense.
+_MOST_LAYERS, _MOST_EXPERTS = 512, 1024
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def read_gguf_info(path: Path) -> GgufInfo:
     """Reads the headers of a model's file or files.
 
     Raises ModelFileError, in one sentence, if a file is missing, unreadable, no GGUF file, cut
-    short, not the first of its parts, or holds no language model.
+    short, not the first of its parts, or holds no language model that makes sense.
     """
     path = Path(path)
     first = read_header(path)
@@ -91,10 +93,10 @@ def read_gguf_info(path: Path) -> GgufInfo:
         path=path,
         name=fields.text("general.name") or path.stem,
         architecture=fields.architecture,
-        n_layers=fields.required("block_count"),
+        n_layers=fields.layers(),
         n_embd=fields.required("embedding_length"),
         n_vocab=_vocabulary(first.metadata, tensors),
-        n_experts=fields.number("expert_count"),
+        n_experts=fields.experts(),
         n_experts_used=fields.number("expert_used_count"),
         context_length=fields.number("context_length"),
         bytes=sum(header.bytes for header in headers),
@@ -130,12 +132,36 @@ class _Fields:
             )
         return value
 
+    def bounded(self, n: int, most: int, what: str) -> int:
+        if n > most:
+            raise ModelFileError(
+                f"{self._path} says that it has {n:,} {what}; {most:,} are the most that llama.cpp "
+                "runs."
+            )
+        return n
+
+    def layers(self) -> int:
+        return self.bounded(self.required("block_count"), _MOST_LAYERS, "layers")
+
+    def experts(self) -> int:
+        n = self.bounded(self.number("expert_count"), _MOST_EXPERTS, "experts a layer")
+        used = self.number("expert_used_count")
+        # Of models whose layers differ, the number that is used is an array.
+        given = self._metadata.get(f"{self.architecture}.expert_used_count")
+        unused = n > 1 and used == 0 and not isinstance(given, SkippedArray)
+        if min(n, used) < 0 or used > max(n, 1) or unused:
+            raise ModelFileError(
+                f"{self._path} is damaged: it says that a token uses {used:,} of {n:,} experts; "
+                "download or convert it again."
+            )
+        return n
+
 
 def _vocabulary(metadata: Mapping[str, Value], tensors: tuple[TensorInfo, ...]) -> int:
     tokens = metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, SkippedArray):
         return tokens.length
-    return next((t.shape[0] for t in tensors if t.name == "token_embd.weight"), 0)
+    return next((t.shape[0] for t in tensors if t.name == "token_embd.weight" and t.shape), 0)
 
 
 def _other_parts(path: Path, first: GgufHeader) -> list[Path]:

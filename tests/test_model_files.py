@@ -150,9 +150,9 @@ def test_a_damaged_header_is_noticed(tmp_path: Path) -> None:
     for offset, value, reason in (
         (4, 99, "GGUF version 99"),
         (4, 3 << 24, "big-endian"),
-        (8, 2**31, "cut short"),  # tensors
-        (16, 2**31, "damaged"),  # metadata: what follows the last one is no key
-        (24, 2**31 - 1, "cut short"),  # the first key's length
+        (8, 2**31, "damaged"),  # tensors
+        (16, 2**31, "damaged"),  # metadata
+        (24, 2**31 - 1, "damaged"),  # the first key's length
         (24 + 8 + len("general.architecture"), 77, "damaged"),  # its type
     ):
         copy = whole.copy()
