@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as llama
 
+from . import last_words
 from .errors import SpecfitError
 
 _recent_errors: deque[str] = deque(maxlen=8)
@@ -30,6 +32,10 @@ _GET_LAYER_INPUT = (
     "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
 )
 
+
+# Of llama.cpp's errors, what they begin with, and those that come after the reason.
+_SAID_BEFORE = re.compile(r"^\w+: |error loading (model|model \w+): ")
+_TELLS_NOTHING = ("failed to load model", "failed to initialize the context")
 
 _listeners: list[list[str]] = []
 _rpc_servers: set[str] = set()  # that are known to ggml
@@ -48,6 +54,7 @@ _log_callback = llama.llama_log_callback(_on_log)
 
 def start() -> None:
     """Makes llama.cpp quiet and ready; calling it again does nothing."""
+    last_words.prepare(symbol)
     llama.llama_log_set(_log_callback, ctypes.c_void_p(0))
     llama.llama_backend_init()
 
@@ -64,10 +71,12 @@ def listening() -> Iterator[list[str]]:
 
 
 def take_errors() -> str:
-    """llama.cpp's last error lines as one text, and forgets them."""
-    text = "; ".join(dict.fromkeys(line for line in _recent_errors if line))
+    """llama.cpp's last error lines as one text, without the names of its functions, and forgets
+    them."""
+    lines = [_SAID_BEFORE.sub("", line) for line in _recent_errors]
     _recent_errors.clear()
-    return text
+    telling = [line for line in lines if line and line not in _TELLS_NOTHING]
+    return "; ".join(dict.fromkeys(telling or filter(None, lines)))
 
 
 def symbol(*names: str, restype: Any, argtypes: list[Any]) -> Callable[..., Any]:

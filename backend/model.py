@@ -15,7 +15,7 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from specfit.models.gguf_info import GgufInfo
 
-from . import library
+from . import last_words, library
 from .errors import SpecfitError
 from .plan import Placement
 from .runtime import Runtime
@@ -68,6 +68,7 @@ class Model:
         callback = llama.llama_progress_callback(on_progress)
         params.progress_callback = callback
         library.take_errors()
+        last_words.about(path)
         handle = llama.llama_model_load_from_file(str(path).encode(), params)
         del kept
         if handle is None:

@@ -14,7 +14,7 @@ import llama_cpp.llama_cpp as llama
 
 from specfit.models.gguf_info import GgufInfo
 
-from . import library
+from . import last_words, library
 from .context import BATCH, context_params
 from .devices import gpus_named
 from .errors import SpecfitError
@@ -51,6 +51,7 @@ def probe(
     params.no_alloc = True
     params.load_mode = llama.LLAMA_LOAD_MODE_NONE
     library.take_errors()
+    last_words.about(info.path)
     with library.listening() as lines_logged:
         model = llama.llama_model_load_from_file(str(info.path).encode(), params)
         del kept
