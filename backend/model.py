@@ -9,13 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jinja2
 import llama_cpp.llama_cpp as llama
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from specfit.models.gguf_info import GgufInfo
 
-from . import last_words, library
+from . import last_words, library, templates
 from .errors import SpecfitError
 from .plan import Placement
 from .runtime import Runtime
@@ -28,6 +26,10 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+# Characters; vocabularies have tokens of up to 256 spaces.
+LONGEST_TOKEN = 512
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Model:
         self.placement = placement
         self.runtime = runtime or Runtime()
         self.runtime.prepare()
+        templates.start()
         params, kept = model_params(placement, self.runtime)
         cancelled = False
 
@@ -132,13 +135,21 @@ class Model:
         """Whether the chat template asks `enable_thinking`."""
         return b"enable_thinking" in self._template
 
-    def prompt(self, messages: Sequence[Message], thinking: bool | None = None) -> Prompt:
+    def prompt(
+        self, messages: Sequence[Message], thinking: bool | None = None, room: int | None = None
+    ) -> Prompt:
         """The conversation as the model's own chat template writes it, ready to be answered.
 
-        thinking: the template's `enable_thinking`; None leaves it to the template. Raises
-        SpecfitError if the template refuses the messages.
+        thinking: the template's `enable_thinking`; None leaves it to the template. room: tokens
+        that there is room for. Raises SpecfitError if the template refuses the messages, or makes
+        so much of them that there is no need to count its tokens.
         """
         text = self._render(messages, thinking)
+        if room is not None and len(text) > room * LONGEST_TOKEN:
+            raise SpecfitError(
+                f"the prompt has {len(text):,} characters, and the context holds {room} tokens; "
+                "shorten it or raise -c"
+            )
         add_special = not (self._bos and text.startswith(self._bos))
         tokens = self.tokenize(text, add_special=add_special, parse_special=True)
         return Prompt(tokens, text.rstrip().endswith("<think>"))
@@ -148,16 +159,16 @@ class Model:
         return self.prompt(messages).tokens
 
     def _render(self, messages: Sequence[Message], thinking: bool | None) -> str:
-        wish = {} if thinking is None else {"enable_thinking": thinking}
-        try:
-            formatter = Jinja2ChatFormatter(
-                self._template.decode() or CHATML, eos_token=self._eos, bos_token=self._bos
-            )
-            return str(formatter(messages=messages, **wish).prompt)
-        except (jinja2.TemplateError, ValueError, TypeError) as error:
-            raise SpecfitError(
-                f"the model's chat template refuses these messages: {error}"
-            ) from error
+        values: dict[str, Any] = {
+            "messages": list(messages),
+            "add_generation_prompt": True,
+            "bos_token": self._bos,
+            "eos_token": self._eos,
+            **dict.fromkeys(("tools", "tool_choice", "functions", "function_call")),
+        }
+        if thinking is not None:
+            values["enable_thinking"] = thinking
+        return templates.follow(self._template.decode("utf-8", "replace") or CHATML, values)
 
     def _special_text(self, token: int) -> str:
         if token < 0:
