@@ -289,10 +289,10 @@ def _recommended(options: LoadOptions, info: GgufInfo) -> Sampling:
 
     def number(name: str) -> float:
         value = given[name]
+        if not isinstance(value, int | float) or not 0 <= value < 1e6:
+            value = getattr(otherwise, name)
         # Written as float32: 0.7 would read 0.699999988.
-        return round(
-            float(value if isinstance(value, int | float) else getattr(otherwise, name)), 6
-        )
+        return round(float(value), 6)
 
     temp, top_p, min_p = (number(name) for name in ("temp", "top_p", "min_p"))
     return Sampling(temp=temp, top_k=int(number("top_k")), top_p=top_p, min_p=min_p)
