@@ -154,8 +154,11 @@ class Context:
 
     def truncate(self, n: int, line: int = 0) -> None:
         """Forgets everything of a line from position `n` on, a tree that was never committed
-        included."""
-        past = self.n_past[line] = min(self.n_past[line], n)
+        included; all of it, where the model keeps no state of every token (recurrent ones)."""
+        past = min(self.n_past[line], n)
+        if past < self.n_past[line] and not self._keeps_all(line):
+            past = 0
+        self.n_past[line] = past
         llama.llama_memory_seq_rm(self._memory, line, past, -1)
         for seq, (of, held) in self._spare.items():
             if of == line:
@@ -163,16 +166,22 @@ class Context:
                 self._spare[seq] = (line, min(held, past))
 
     def share(self, source: int, line: int, n: int) -> None:
-        """Makes the first `n` tokens of line `source` those of an empty `line`, without copying."""
-        llama.llama_memory_seq_cp(self._memory, source, line, 0, n)
-        self.n_past[line] = n
+        """Makes the first `n` tokens of line `source` those of an empty `line`, without copying;
+        none, where the model keeps no state of every token."""
+        if self._keeps_all(source):
+            llama.llama_memory_seq_cp(self._memory, source, line, 0, n)
+            self.n_past[line] = n
+
+    def _keeps_all(self, line: int) -> bool:
+        """Whether every token of a line has its own cells, and not one state for all of them."""
+        return bool(llama.llama_memory_seq_pos_min(self._memory, line) == 0)
 
     def state(self, line: int = 0) -> NDArray[np.uint8]:
         """Keys and values of a line's text, as `restore` takes them.
 
         Raises SpecfitError if there is no memory for them, or they are not kept for every token.
         """
-        if llama.llama_memory_seq_pos_min(self._memory, line) != 0:
+        if not self._keeps_all(line):
             raise SpecfitError("this model keeps no state of every token")
         size = llama.llama_state_seq_get_size(self.handle, line)
         if size > psutil.virtual_memory().available:

@@ -60,7 +60,7 @@ class Line:
         if drafter is not None:
             keep = min(keep, drafter.n_known)
         self.truncate(keep)
-        self.reused = keep
+        keep = self.reused = self.n_past
         for start in range(keep, len(prompt), BATCH):
             batch = prompt[start : start + BATCH]
             self._context.decode_prompt(batch, goes_on, self.number)
@@ -73,12 +73,13 @@ class Line:
         return True
 
     def adopt(self, other: Line, n: int) -> None:
-        """Begins as `other` does, with its first n tokens, which are in the cache."""
+        """Begins as `other` does, with its first n tokens, which are in the cache, if the model's
+        can be shared."""
         self.truncate(0)
         self._context.share(other.number, self.number, n)
-        self.tokens = other.tokens[:n]
+        self.tokens = other.tokens[: self.n_past]
         if self.drafter is not None and other.drafter is not None:
-            self.drafter.adopt(other.drafter, min(n, other.drafter.n_known))
+            self.drafter.adopt(other.drafter, min(self.n_past, other.drafter.n_known))
 
     def state(self) -> tuple[NDArray[np.uint8], torch.Tensor]:
         """What `restore` needs beside the tokens: llama.cpp's state, and the head's. Drops tokens
@@ -113,12 +114,12 @@ class Line:
             self.drafter.remember(self._context.features(int(max(rows)) + 1)[rows], self.tokens)
 
     def truncate(self, n: int) -> None:
-        """Forgets everything from position `n` on."""
+        """Forgets everything from position `n` on; all, where that cannot be."""
         self._context.truncate(n, self.number)
         self._unremembered = 0
-        del self.tokens[n:]
+        del self.tokens[self.n_past :]
         if self.drafter is not None:
-            self.drafter.truncate(n)
+            self.drafter.truncate(self.n_past)
 
 
 @dataclass(frozen=True)

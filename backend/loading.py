@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import llama_cpp.llama_cpp as llama
 import numpy as np
 import psutil
 import torch
@@ -151,11 +152,14 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
             drafting=trees,
         )
 
-    auto = options.lines is None
-    context, measured = new_context(options.lines or 1, trees=auto or head is not None), None
+    wanted = options.lines
+    if wanted is None and _keeps_one_state(model):
+        wanted = 1
+    auto = wanted is None
+    context, measured = new_context(wanted or 1, trees=auto or head is not None), None
     if auto or head is not None:
         measured = calibrated(context, head, lambda fraction: share(0.9 + 0.1 * fraction))
-    lines = options.lines or _best_lines(measured, weights, info, ctx, plan)
+    lines = wanted or _best_lines(measured, weights, info, ctx, plan)
     if auto and lines > 1:
         context.close()
         context = new_context(lines, trees=head is not None)
@@ -233,6 +237,13 @@ def _load_head(
 
 def _head_path(options: LoadOptions) -> Path | None:
     return options.head or (bundled_head() if options.model is None else None)
+
+
+def _keeps_one_state(model: Model) -> bool:
+    """Whether a text has one state (recurrent, in some layers or all), so that no tree can be
+    decoded, to measure with; llama.cpp refuses the batch."""
+    handle = model.handle
+    return bool(llama.llama_model_is_recurrent(handle) or llama.llama_model_is_hybrid(handle))
 
 
 def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> CycleCost:

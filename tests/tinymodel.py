@@ -8,7 +8,8 @@ float16 again) 1 and 2 to 60 rows at a time agree within 1e-5. The weights are r
 the next token depends on the present one and, less, on all before it: text neither collapses nor is
 noise, and one token dropped from the cache moves logits by 0.3 and more. `write_head` trains an
 EAGLE-3 head for it, in seconds, so that drafts are accepted now and then (three greedy drafts: 1.6
-to 2 tokens a cycle). `write_dense` makes a `qwen3` model without experts. All of it depends on the
+to 2 tokens a cycle). `write_dense` makes a `qwen3` model without experts,
+`write_recurrent` a `mamba` model. All of it depends on the
 seed alone.
 """
 
@@ -36,7 +37,7 @@ from tinytarget import (
     vocabulary,
 )
 
-__all__ = ["write_dense", "write_float32_moe", "write_head"]
+__all__ = ["write_dense", "write_float32_moe", "write_head", "write_recurrent"]
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -58,6 +59,41 @@ def write_dense(path: Path, seed: int = 0, n_layers: int = 2) -> None:
     """Writes a model without experts."""
     writer = _writer(path, "qwen3", f"Dense {seed}", n_layers)
     _finish(writer, make_weights(seed, n_layers, 0))
+
+
+def write_recurrent(path: Path, seed: int = 0, n_layers: int = 2) -> None:
+    """Writes a `mamba` model: of a text it keeps one state, which cannot be cut."""
+    inner, state, rank, kernel = 2 * N_EMBD, 8, 4, 4
+    random, n_vocab = torch.Generator().manual_seed(seed), len(vocabulary().tokens)
+
+    def matrix(rows: int, columns: int, scale: float = 1.0) -> torch.Tensor:
+        return torch.randn(rows, columns, generator=random) * scale / columns**0.5
+
+    writer = _writer(path, "mamba", f"Recurrent {seed}", n_layers)
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(rank)
+    weights = {
+        "token_embd.weight": matrix(n_vocab, N_EMBD, N_EMBD**0.5),
+        "output_norm.weight": torch.ones(N_EMBD),
+        "output.weight": matrix(n_vocab, N_EMBD, 3.5),
+    }
+    for i in range(n_layers):
+        layer = {
+            "attn_norm.weight": torch.ones(N_EMBD),
+            "ssm_in.weight": matrix(2 * inner, N_EMBD),
+            "ssm_conv1d.weight": matrix(inner, kernel),
+            "ssm_conv1d.bias": torch.zeros(inner),
+            "ssm_x.weight": matrix(rank + 2 * state, inner, 2.0),
+            "ssm_dt.weight": matrix(inner, rank),
+            "ssm_dt.bias": torch.zeros(inner),
+            "ssm_a": torch.full((inner, state), -0.02),  # so that it remembers for long
+            "ssm_d": torch.zeros(inner),
+            "ssm_out.weight": matrix(N_EMBD, inner, 2.0),
+        }
+        weights |= {f"blk.{i}.{name}": tensor for name, tensor in layer.items()}
+    _finish(writer, weights)
 
 
 def _writer(path: Path, architecture: str, name: str, n_layers: int) -> gguf.GGUFWriter:
