@@ -100,6 +100,7 @@ def _run(
     bits = None
     if wanted.deterministic:
         elsewhere = {field.name for field in fields(ContextChoice)}
+        elsewhere |= {"prompt_cache", "prompt_cache_ro"}
         placed = {
             name: str(value)
             for name, value in asdict(choice).items()

@@ -73,6 +73,8 @@ class ModelChoice(ContextChoice):
     tensor_split: str | None = None
     main_gpu: int = 0
     rpc: str | None = None
+    prompt_cache: Path | None = None
+    prompt_cache_ro: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,6 +86,8 @@ class ModelChoice(ContextChoice):
             raise click.UsageError("--cpu-moe and --n-cpu-moe contradict each other; give one.")
         if self.load_mode != "auto" and (self.no_mmap or self.mlock):
             raise click.UsageError("--load-mode says what --no-mmap and --mlock say; give one.")
+        if self.prompt_cache_ro and self.prompt_cache is None:
+            raise click.UsageError("--prompt-cache-ro goes with --prompt-cache FILE.")
         _proportions(self.tensor_split or "")
 
     def load_options(self, *, drafting: bool, lines: int | None = 1) -> LoadOptions:

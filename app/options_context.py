@@ -21,8 +21,8 @@ _LEAST = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class ContextChoice:
-    """None leaves a value to the model. Raises click.UsageError for options that contradict each
-    other."""
+    """How positions are stretched; None leaves a value to the model. Raises click.UsageError for
+    options that contradict each other."""
 
     rope_scaling: str | None = None
     rope_scale: float | None = None
@@ -33,14 +33,10 @@ class ContextChoice:
     yarn_attn_factor: float | None = None
     yarn_beta_slow: float | None = None
     yarn_beta_fast: float | None = None
-    prompt_cache: Path | None = None
-    prompt_cache_ro: bool = False
 
     def __post_init__(self) -> None:
         if self.rope_scale is not None and self.rope_freq_scale is not None:
             raise click.UsageError("--rope-freq-scale is 1 over --rope-scale; give one.")
-        if self.prompt_cache_ro and self.prompt_cache is None:
-            raise click.UsageError("--prompt-cache-ro goes with --prompt-cache FILE.")
 
     @property
     def rope(self) -> Rope:
