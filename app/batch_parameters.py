@@ -149,7 +149,7 @@ def _format(value: object, where: str) -> str | None:
 def grammar_of(schema: object, where: str) -> str:
     """The GBNF of a JSON schema. Raises LineError."""
     from specfit.backend import SpecfitError
-    from specfit.backend.guided import grammar_of_schema
+    from specfit.backend.grammars import grammar_of_schema
 
     try:
         grammar = grammar_of_schema(schema)
@@ -161,7 +161,7 @@ def grammar_of(schema: object, where: str) -> str:
 def checked_grammar(grammar: str, where: str) -> str:
     """Raises LineError if llama.cpp does not take it."""
     from specfit.backend import SpecfitError
-    from specfit.backend.guided import check_grammar
+    from specfit.backend.grammars import check_grammar
 
     try:
         check_grammar(grammar)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import ctypes
+import time
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
-from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from specfit.planner import Spec
 
-from . import library
 from .context import Context
 from .engine import Engine
 from .errors import SpecfitError
 from .generation import Generation
+from .grammars import check_grammar
 from .model import Message, Model
 from .sampling import Sampler, Sampling
 
-# llama.cpp reads grammars by recursion: much deeper ones overflow its stack.
-LONGEST, DEEPEST = 200_000, 2000
+# Seconds that a grammar may take to say what follows; it should be hundredths.
+PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -49,25 +47,45 @@ class GuidedSampler(Sampler):
         super().__init__(sampling)
         self._top = top
         self.noted: list[Noted] = []
+        self._rules: Any = None
         if grammar is None:
             return
         check_grammar(grammar)
-        rules = llama.llama_sampler_init_grammar(model.vocab, grammar.encode(), b"root")
-        if not rules:
+        self._rules = llama.llama_sampler_init_grammar(model.vocab, grammar.encode(), b"root")
+        if not self._rules:
             raise SpecfitError("llama.cpp does not take the grammar for this model's vocabulary")
-        # What it forbids must be gone before the others choose.
-        others = [
-            llama.llama_sampler_chain_remove(self._chain, 0)
-            for _ in range(llama.llama_sampler_chain_n(self._chain))
-        ]
-        for sampler in (rules, *others):
-            llama.llama_sampler_chain_add(self._chain, sampler)
+        self._free_rules = weakref.finalize(self, llama.llama_sampler_free, self._rules)
         self._greedy = False  # the likeliest token may be forbidden
 
     def sample(self, context: Context, row: int) -> int:
-        token = super().sample(context, row)
+        if self._rules is None:
+            token = super().sample(context, row)
+        else:
+            token = self._allowed(context.logits(row))
         if self._top is not None:
             self.noted.append(_noted(context.logits(row), token, self._top))
+        return token
+
+    def _allowed(self, logits: np.ndarray) -> int:
+        """As llama.cpp samples by a chain that begins with the grammar, but for where nothing may
+        follow: there it ends the process.
+
+        Raises SpecfitError then, and where the grammar takes too long.
+        """
+        candidates = np.zeros(len(logits), llama.llama_token_data)
+        candidates["id"], candidates["logit"] = np.arange(len(logits)), logits
+        address = candidates.ctypes.data_as(llama.llama_token_data_p)
+        array = llama.llama_token_data_array(address, len(logits), -1, False)
+        began = time.monotonic()
+        llama.llama_sampler_apply(self._rules, ctypes.byref(array))
+        if not (candidates["logit"] > -np.inf).any():
+            raise SpecfitError("the grammar lets no token of this model's vocabulary follow")
+        llama.llama_sampler_apply(self._chain, ctypes.byref(array))
+        token = int(array.data[array.selected].id)
+        for sampler in (self._rules, self._chain):
+            llama.llama_sampler_accept(sampler, token)
+        if (took := time.monotonic() - began) > PATIENCE_S:
+            raise SpecfitError(f"the grammar took {took:.0f} s for a token; make it simpler")
         return token
 
 
@@ -98,61 +116,3 @@ def guided(
     policy = engine.policy(spec)
     policy.beliefs.acceptance.heat(sampling.temp)
     return Generation(engine, prompt, policy, sampler, max_tokens, stop), sampler
-
-
-@functools.lru_cache(maxsize=64)
-def check_grammar(grammar: str) -> None:
-    """Raises SpecfitError if llama.cpp does not take it; no model is needed."""
-    if "\0" in grammar or not grammar.strip():
-        raise SpecfitError("the grammar is empty, or holds a NUL character")
-    if len(grammar) > LONGEST or _depth(grammar) > DEEPEST:
-        raise SpecfitError(
-            f"the grammar is longer than {LONGEST} characters, or nested deeper than {DEEPEST}"
-        )
-    library.start()
-    library.take_errors()
-    with _stderr() as written:
-        rules = llama.llama_sampler_init_grammar(None, grammar.encode(), b"root")
-    if rules:
-        llama.llama_sampler_free(rules)
-        return
-    first = (written().splitlines() or [library.take_errors()])[0]
-    raise SpecfitError(f"not a GBNF grammar: {first.rpartition('error parsing grammar: ')[2]}")
-
-
-def _depth(grammar: str) -> int:
-    depth = deepest = 0
-    for char in grammar:
-        if char == "(":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif char == ")":
-            depth = max(0, depth - 1)
-    return deepest
-
-
-def grammar_of_schema(schema: object) -> str:
-    """The GBNF of a JSON schema, by llama.cpp's rules. Raises SpecfitError for one that has none:
-    remote references are not followed."""
-    try:
-        return str(json_schema_to_gbnf(json.dumps(schema)))
-    except RecursionError:
-        raise SpecfitError("the JSON schema is nested too deeply") from None
-    except Exception as error:  # it is of many kinds, and no assertion of ours
-        raise SpecfitError(f"the JSON schema cannot be followed: {error!r}") from error
-
-
-@contextmanager
-def _stderr() -> Iterator[Callable[[], str]]:
-    """What C code writes to stderr in the block, which goes nowhere else."""
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        text = ""
-        os.dup2(file.fileno(), 2)
-        try:
-            yield lambda: text
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            file.seek(0)
-            text = file.read().decode("utf-8", "replace").strip()

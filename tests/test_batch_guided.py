@@ -14,7 +14,8 @@ from test_batch import lines_of
 
 from specfit.app import batch
 from specfit.backend import Engine, Sampling, Spec, SpecfitError
-from specfit.backend.guided import check_grammar, grammar_of_schema, guided
+from specfit.backend.grammars import check_grammar, grammar_of_schema
+from specfit.backend.guided import guided
 
 ASK = [{"role": "user", "content": "Give me a fruit as JSON."}]
 SCHEMA = {
