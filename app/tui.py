@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from .jobs import AnswerJob
 from .key_order import KeysInOrder
 from .keys import bindings, key_name, keys_of
 from .loops import LoopDetector
+from .pace import SWITCH_S, Pace
 from .paste_parser import with_whole_pastes
 from .store import Message, StoreError
 from .thinking import OPENED
@@ -115,6 +117,7 @@ class ChatApp(KeysInOrder, LoadingActions):
         theme = setup.settings.theme
         if theme is not None and theme not in self.available_themes:
             raise setup.settings.wrong("theme", "there is no such theme")
+        self._pace = Pace()
         self._bindings = BindingsMap.merge([self._bindings, BindingsMap(bindings(self.keys))])
 
     def get_driver_class(self) -> type[Driver]:
@@ -251,6 +254,8 @@ class ChatApp(KeysInOrder, LoadingActions):
     async def _follow_answer(self, engine: Engine, exchange: Exchange) -> None:
         job = exchange.job
         over = job.done.is_set()  # before taking, so that nothing comes after
+        if not (over or self._pace.allows()):
+            return
         await self._bring(exchange)
         views = job.take_views()
         if views:
@@ -379,6 +384,7 @@ def run_chat(setup: Setup) -> int:
     Raises what stopped the model from loading (SpecfitError, ModelFileError, OSError).
     """
     app = ChatApp(setup)
+    sys.setswitchinterval(SWITCH_S)
     app.run()
     if app.engine is not None:
         app.engine.close()

@@ -20,8 +20,8 @@ from .dialog import Dialog
 WRITING = (
     ("@file", "Send a text file along; Tab completes its name"),
     ("//", "Begin a message with a slash"),
-    ("Up", "With nothing written: edit the last message; else earlier messages"),
     ("Ctrl+U, Ctrl+K", "Delete to the beginning of the line, to its end; Ctrl+Z undoes"),
+    ("Up", "With nothing written: edit the last message; else earlier messages"),
 )
 
 # Columns below which keys and their help do not stand side by side.

@@ -45,6 +45,7 @@ class LoadingView(Vertical):
     def __init__(self, hint: str = "") -> None:
         super().__init__()
         self.hint = hint
+        self._told = ("", "", "")
         self._words = Static(LOADING, markup=False)
         self._bar = ProgressBar(total=None, show_eta=False, show_percentage=False)
         self._keys = Static(hint, markup=False, id="keys")
@@ -61,7 +62,9 @@ class LoadingView(Vertical):
         """fraction: 0..1; None while nothing can be measured yet. placed: where it goes, in words,
         once that is known."""
         words = LOADING if fraction is None or fraction < MEASURING else MEASURES
-        self._words.update(words if fraction is None else f"{words}: {fraction:.0%}")
+        told = (words if fraction is None else f"{words}: {fraction:.0%}", self.hint, placed)
         self._bar.update(total=None if fraction is None else 1.0, progress=fraction or 0)
-        self._keys.update(self.hint)
-        self._below.update(placed)
+        if told != self._told:  # laying out takes time, which the machine is measured in
+            self._told = told
+            for widget, text in zip((self._words, self._keys, self._below), told, strict=True):
+                widget.update(text)

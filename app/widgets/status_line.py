@@ -33,6 +33,7 @@ class StatusLine(Static):
 
     def __init__(self, text: str) -> None:
         super().__init__(text, markup=False)
+        self._written = text
         self._shown: tuple[Report, str, str] | None = None
         self._reason = ("", float("-inf"))  # the one on the screen, and since when
 
@@ -44,12 +45,18 @@ class StatusLine(Static):
             self._reason = (why, now)
         why = self._reason[0]
         self._shown = (report, mode, why)
-        self.update(status(report, mode, why, self.content_size.width))
+        self._write(status(report, mode, why, self.content_size.width))
 
     def clear(self, text: str) -> None:
         """Shows `text` until there is a report."""
         self._shown = None
-        self.update(text)
+        self._write(text)
+
+    def _write(self, text: str) -> None:
+        """Nothing moves by it: laying all out anew takes longer the longer the answer is."""
+        if text != self._written:
+            self._written = text
+            self.update(text, layout=False)
 
     def on_resize(self, _event: events.Resize) -> None:
         if self._shown is not None:

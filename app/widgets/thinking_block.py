@@ -73,6 +73,7 @@ class ThinkingBlock(Vertical):
         self._clock = clock
         self._begun = clock() if running else None
         self._title = ThinkingTitle(markup=False)
+        self._titled = ""
         self._markdown: StreamedMarkdown | None = None  # made when it is first unfolded
         self._stream: MarkdownStream | None = None
         self._written = 0  # characters of `text` that the Markdown has
@@ -133,8 +134,10 @@ class ThinkingBlock(Vertical):
             await self._markdown.settle(shown(self.text))
 
     def _entitle(self) -> None:
-        sign = "▾" if self.unfolded else "▸"
-        self._title.update(f"{sign} {self._words()}")
+        title = f"{'▾' if self.unfolded else '▸'} {self._words()}"
+        if title != self._titled:
+            self._titled = title
+            self._title.update(title)
 
     def _words(self) -> str:
         if self._begun is not None:
