@@ -22,6 +22,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import stat
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -39,6 +40,7 @@ from .system_prompts import replace_file
 COMMANDS = ("chat", "batch", "bench", "report", "scale-model")
 _TOP = {"theme": str, "colour_drafts": bool}
 _TABLES = (*COMMANDS, "keys", "folders")
+_LARGEST, _MOST_DOTS = 1 << 20, 1000
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"""\s*([\w."'-]+)\s*=""")
 _POSITION = re.compile(r" \(at line (\d+), column \d+\)")
@@ -196,7 +198,13 @@ def change_setting(path: Path, key: str, value: Setting) -> None:
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         with about(path):
+            status = path.stat()
+            if stat.S_ISFIFO(status.st_mode) or status.st_size > _LARGEST:
+                raise AppError(f"{path} is no file of settings, but something else or too large")
             text = path.read_text(encoding="utf-8-sig")
+        # TOML's reader takes the square of a key's parts in time and memory.
+        if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+            raise AppError(f"{path} has a line of more than {_MOST_DOTS} dots; make it shorter")
         return text, tomllib.loads(text)
     except AppError as error:
         if isinstance(error.__cause__, FileNotFoundError):
@@ -208,6 +216,10 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
         raise AppError(f"{place}: not TOML: {_POSITION.sub('', str(error))}") from None
     except UnicodeDecodeError:
         raise AppError(f"{path} is not UTF-8 text") from None
+    except RecursionError:
+        raise AppError(f"{path}: not TOML that can be read: it is nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise AppError(f"{path}: not TOML that can be read: {error}") from None
 
 
 def _statements(lines: list[str]) -> Iterator[tuple[str, int, int]]:
