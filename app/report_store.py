@@ -151,7 +151,7 @@ class Store:
         for number, line in enumerate(data[:whole].splitlines(), 1):
             try:
                 self.results.add(json.loads(line), self._open_rounds)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise AppError(f"{self.path}, line {number}, is no result of a report") from error
 
 

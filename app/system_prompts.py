@@ -36,7 +36,7 @@ def read_prompts(path: Path) -> dict[str, str]:
         if isinstance(error.__cause__, FileNotFoundError):
             return {}
         raise
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AppError(f"{path} is not valid JSON ({error}); put it right, or away") from None
     if not isinstance(content, dict) or not all(isinstance(t, str) for t in content.values()):
         raise AppError(f"{path} holds no texts by name; put it right, or away")

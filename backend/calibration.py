@@ -101,6 +101,12 @@ def calibrated(
     return measured
 
 
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, KeyError, AttributeError),
+    *(OverflowError, RecursionError),
+)
+
+
 def _stored(path: Path) -> Measured | None:
     """What `path` holds; None if that is no measurement."""
     try:
@@ -118,7 +124,7 @@ def _stored(path: Path) -> Measured | None:
             and len(measured.level_ms) > 0
             and len(measured.context_ms) in (0, len(CONTEXT_ROWS))
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except _UNREADABLE:
         return None
     return measured if sound else None
 

@@ -100,7 +100,7 @@ def key_of(parent_key: str | None, role: str, content: str) -> str:
 
 def meta_of(text: str) -> Meta:
     """What was written as JSON; a byte that the disk got wrong must not cost the conversation."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         found = json.loads(text)
         if isinstance(found, dict):
             return found
