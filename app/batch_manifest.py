@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import stat
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -122,6 +123,8 @@ def _file_hash(path: Path) -> str:
 
     with about(path):
         status = path.stat()
+        if stat.S_ISFIFO(status.st_mode):
+            raise AppError(f"{path} is not an ordinary file")
         identity = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]
         known = cache_path("hashes", identity, ".txt")
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import torch
@@ -28,6 +29,11 @@ _TAPS = 3
 # With the number of lines still open, so many are planned for, if their keys and values take no
 # more of the GPUs than this.
 _LINES, _LINES_SHARE = TREE_LIMIT // 2, 0.25
+# What comes of a head that is damaged.
+_UNREADABLE = (
+    *(ModelFileError, OSError, struct.error, ValueError, LookupError, TypeError),
+    *(AttributeError, RecursionError),
+)
 
 
 def plan_placement(
@@ -137,7 +143,7 @@ def head_bytes(path: Path, pairs: int, *, on_gpu: bool) -> int:
             else file.stat().st_size * (1 if on_gpu else 2)
             for file in files
         )
-    except (ModelFileError, OSError, ValueError, KeyError, TypeError, struct.error):
+    except _UNREADABLE:
         return 0
 
 
@@ -145,4 +151,8 @@ def _tensor_bytes(file: Path, pairs: int, *, on_gpu: bool) -> int:
     with file.open("rb") as stream:
         (size,) = struct.unpack("<Q", stream.read(8))
         header = json.loads(stream.read(min(size, 1 << 24)))
+        there = stream.seek(0, 2)
+    shapes = [tensor["shape"] for name, tensor in header.items() if name != "__metadata__"]
+    if sum(map(prod, shapes)) > 8 * there:  # in no type
+        raise ValueError("its tensors are larger than the file")
     return head_bytes_of(header, pairs, on_gpu=on_gpu)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import pickletools
 import re
+import stat
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,7 +46,10 @@ _CALLS = {
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of a checkpoint. Raises ModelFileError."""
     try:
-        if path.stat().st_size > _JSON_BYTES:
+        status = path.stat()
+        if stat.S_ISFIFO(status.st_mode):
+            raise ModelFileError(f"{path} is not an ordinary file.")
+        if status.st_size > _JSON_BYTES:
             raise ModelFileError(f"{path} is too large to be a model's JSON file.")
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
