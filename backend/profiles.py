@@ -32,9 +32,9 @@ def load_profile(name_or_path: str, layer_weights: FloatArray, max_rows: int) ->
 
     Raises SpecfitError, naming the file, if there is no such profile or it is malformed.
     """
-    path = FOLDER / f"{name_or_path}.json"
-    if not path.exists():
-        path = Path(name_or_path)
+    path = Path(name_or_path)
+    if name_or_path in shipped_profiles():
+        path = FOLDER / f"{name_or_path}.json"
     if not path.is_file():
         raise SpecfitError(
             f"--cost-profile {name_or_path}: no such file, and the shipped profiles are "

@@ -26,6 +26,8 @@ from .errors import SpecfitError
 FORMAT = 1
 # Tokens and contexts are smaller than this; planners keep tables by token.
 MOST = 1 << 24
+# Characters of a line: a tree of 500 nodes with states of 7168 numbers has 10 million.
+LONGEST = 1 << 26
 
 
 class TraceWriter:
@@ -98,7 +100,9 @@ def _opened(path: Path, mode: str) -> IO[str]:
 
 
 def _records(path: Path, file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(iter(lambda: file.readline(LONGEST + 1), ""), 1):
+        if len(line) > LONGEST:
+            raise SpecfitError(f"{path}: line {number} is longer than any that is recorded")
         try:
             record = json.loads(line, parse_constant=_no_number)
         except RecursionError as error:
