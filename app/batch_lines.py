@@ -116,10 +116,12 @@ class Reading:
     def lines(self, path: Path) -> list[Request | Unsound]:
         """All lines of `path` ("-" is standard input); blank ones are passed over.
 
-        Raises AppError if the file cannot be read.
+        Raises AppError if the file cannot be read, or is text of another encoding.
         """
         with about("standard input" if path == STANDARD_INPUT else path):
             data = sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise AppError(f"{path} is UTF-16 text; write it in UTF-8")
         raw = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
         lines = [(line, number) for number, line in enumerate(raw, 1) if line.strip()]
         # A text of prompts seldom has a line that begins so; a file of JSON lines always has.
@@ -186,7 +188,7 @@ class Reading:
             if key in KEYS or key in _IGNORED or value is None:
                 continue
             if key not in _NEUTRAL:
-                raise LineError(f'"body": {json.dumps(key)} is no parameter known here')
+                raise LineError(f'"body": {json.dumps(key)[:80]} is no parameter known here')
             if value not in _NEUTRAL[key]:
                 raise LineError(f'"body": "{key}" is not supported')
         if "messages" not in body:
