@@ -3,7 +3,7 @@
 Textual runs a key that the app has taken for itself (`priority`) as soon as it arrives, while a
 letter waits in the queue of the widget with the focus: in one burst of input F1 came before the
 letters that were typed before it. Editing keys, which come up to the app to be looked up, came
-after the letters behind them.
+after the letters behind them. What is typed before there is anything on the screen found no widget.
 """
 
 from __future__ import annotations
@@ -33,12 +33,18 @@ class KeysInOrder(App[None]):
         self._marked: MessagePump | None = None  # where the marker is
         self._field: Widget | None = None  # what all letters that are under way go to
         self._more = False  # letters behind the marker
+        self._seen = False  # whether the app has been on the screen
 
     async def on_event(self, event: events.Event) -> None:
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
             await super().on_event(event)
+            if isinstance(event, events.Ready) and not self._seen:
+                self._seen = True
+                await self._give()
             return
         self._pressed.append(event)
+        if not self._seen:
+            return
         if self._marked is None or not self._marked.is_running:
             await self._give()
         elif len(self._pressed) == 1:

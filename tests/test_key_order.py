@@ -40,9 +40,11 @@ class Desk(KeysInOrder):
         Binding("f3", "lose", priority=True),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, early: str = "") -> None:
+        """early: what is typed before there is a screen."""
         super().__init__()
         self.composer = Composer()
+        self.early = early
         self.noted: list[str] = []
 
     def compose(self) -> ComposeResult:
@@ -50,6 +52,8 @@ class Desk(KeysInOrder):
         yield self.composer
 
     def on_mount(self) -> None:
+        for letter in self.early:
+            self.post_message(events.Key(letter, letter))
         self.composer.focus()
 
     def on_composer_submitted(self, message: Composer.Submitted) -> None:
@@ -151,3 +155,8 @@ async def test_the_chat_obeys_keys_in_order(bundled_engine):
         assert opened == ["abc"]
         assert not isinstance(pilot.app.screen, HelpScreen)
         assert pilot.app.session.path[0].content == "abcd"
+
+
+async def test_what_is_typed_before_there_is_a_screen_is_not_lost():
+    async with Desk("early").run_test() as pilot:
+        await until(lambda: pilot.app.composer.text == "early")
