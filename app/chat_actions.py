@@ -87,7 +87,9 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
         self.drafted_shown = bool(setup.settings.colour_drafts)
         self._last_interrupt = float("-inf")
         self._palette_at = float("-inf")
-        self._warned = False  # that not everything is saved
+        self._warned_at: int | None = (
+            None  # the last message when it was told that not all is saved
+        )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Under a screen that asks something, keys are that screen's, except for leaving."""
@@ -337,9 +339,9 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
 
     async def action_quit(self) -> None:
         """Leaves; where something could not be saved, at the second time."""
-        unsaved = None if self.exchange is not None else self.session.close()
-        if unsaved is not None and not self._warned:
-            self._warned = True
+        unsaved, said = self.session.save(), self.session.current.tree.leaf
+        if unsaved is not None and self._warned_at != said:
+            self._warned_at = said
             told = f"{unsaved}. What was said is not saved: /export it elsewhere, or leave again."
             self.notify(told, severity="error", timeout=15, markup=False)
             return

@@ -259,11 +259,16 @@ class Session:
         self._open.meta = dict(values)
         self._save()
 
-    def close(self) -> str | None:
-        """Saves what can be saved. Returns why not all could, if so; the store remains open."""
-        self._settle()
+    def save(self) -> str | None:
+        """Saves what can be saved, of a growing answer what was saved of it last. Returns why not
+        all could, if so."""
         self._save(force=True)
         return None if self.is_saved else self._trouble
+
+    def close(self) -> str | None:
+        """The same, at the end: the answer that is under way is ended. The store remains open."""
+        self._settle()
+        return self.save()
 
     def retry(self) -> None:
         """Saves what could not be saved before; to be called about every second while not

@@ -214,11 +214,24 @@ async def test_tab_goes_through_the_fields_of_a_dialog(bundled_engine):
 
 async def test_leaving_with_something_unsaved_is_asked_about(bundled_engine, monkeypatch):
     async with chat(bundled_engine, max_tokens=3) as pilot:
-        monkeypatch.setattr(pilot.app.session, "close", lambda: "the disk is full")
-        await say(pilot, "/quit")
-        assert not pilot.app._exit
+        monkeypatch.setattr(pilot.app.session, "save", lambda: "the disk is full")
+        for _ in range(2):  # once for everything that is said
+            await ask(pilot, "Tea?")
+            await answered(pilot)
+            await say(pilot, "/quit")
+            assert not pilot.app._exit
         await say(pilot, "/quit")
         assert pilot.app._exit
+
+
+async def test_so_it_is_while_an_answer_comes(bundled_engine, monkeypatch):
+    async with chat(bundled_engine) as pilot:
+        monkeypatch.setattr(pilot.app.session, "save", lambda: "the disk is full")
+        await ask(pilot, "Repeat: la la la la la la la")
+        await say(pilot, "/quit")
+        assert not pilot.app._exit
+        await press(pilot, "escape")
+        await answered(pilot)
 
 
 async def test_the_input_says_how_long_it_is_with_its_files(bundled_engine, tmp_path):
