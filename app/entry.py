@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 
 import click
 
+from .plain_text import shown
+
 USER_ERROR = 2
 INTERRUPTED = 128 + signal.SIGINT
 READER_GONE = 128 + 13  # SIGPIPE
@@ -52,7 +54,7 @@ def run(command: click.Command, name: str) -> NoReturn:
         sentence = user_sentence(error)
         if sentence is None:
             raise
-        say(f"{name}: {sentence}")
+        say(f"{name}: {shown(sentence)}")  # files that are no good have a say in it
         code = USER_ERROR
     sys.exit(code or 0)
 

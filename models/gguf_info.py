@@ -18,6 +18,7 @@ from specfit.models.gguf_header import GgufHeader, SkippedArray, TensorInfo, Val
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _EXPERT_TENSOR = re.compile(r"_exps\.")
 _KV_BYTES = 2
+_LONGEST_NAME = 200
 # llama.cpp ends the process for models that have more, or experts that make no sense.
 _MOST_LAYERS, _MOST_EXPERTS = 512, 1024
 
@@ -116,8 +117,11 @@ class _Fields:
             raise ModelFileError(f"{path} does not say which architecture its model has.")
 
     def text(self, key: str) -> str:
+        """A short text, which a terminal can show."""
         value = self._metadata.get(key, "")
-        return value if isinstance(value, str) else ""
+        if not isinstance(value, str):
+            return ""
+        return "".join(c if c.isprintable() else "\ufffd" for c in value[:_LONGEST_NAME])
 
     def number(self, key: str) -> int:
         value = self._metadata.get(f"{self.architecture}.{key}", 0)
