@@ -39,12 +39,9 @@ class Confined:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """seconds: of CPU time, for a request. size: bytes of memory. arguments: for `answerer`."""
-        limits = (seconds, size, _HERE / program)
-        self._seconds = seconds
-        self._command = [
-            *(sys.executable, "-P", str(_HERE / "confined_process.py")),
-            *map(str, (*limits, *arguments)),
-        ]
+        self.seconds = seconds
+        self._size = size
+        self._program = (_HERE / program, *arguments)
         self._environment = environment or {}
         self._process: subprocess.Popen[str] | None = None
         # The chat counts tokens beside its engine.
@@ -69,7 +66,7 @@ class Confined:
             if answer is not None:
                 return answer
             took_long = self._end(patience=1) == -signal.SIGPROF
-            raise Ended(f"takes more than {self._seconds} s of computing" if took_long else _CRASH)
+            raise Ended(f"takes more than {self.seconds} s of computing" if took_long else _CRASH)
 
     def close(self) -> None:
         with self._lock:
@@ -79,8 +76,10 @@ class Confined:
         if self._process is not None and self._process.poll() is not None:
             self._end()
         if self._process is None:
+            main, limits = _HERE / "confined_process.py", (self.seconds, self._size)
+            command = (sys.executable, "-P", main, *limits, *self._program)
             self._process = subprocess.Popen(
-                self._command,
+                list(map(str, command)),
                 env={**os.environ, **self._environment},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

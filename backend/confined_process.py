@@ -39,9 +39,12 @@ def main() -> None:
 def _limit(size: int) -> None:
     """Leaves so many bytes for requests, beside what the process has already."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError, ValueError):  # no /proc; or what is allowed already is less
+    with suppress(OSError, ValueError):  # no /proc, or no such limit
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + size
+        allowed = resource.getrlimit(resource.RLIMIT_AS)[1]
+        if allowed != resource.RLIM_INFINITY:
+            most = min(most, allowed)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 

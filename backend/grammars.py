@@ -14,7 +14,7 @@ LONGEST, DEEPEST = 200_000, 2000
 # Sound grammars take thousandths of a second.
 SECONDS, BYTES = 3, 1 << 29
 
-_process = Confined(
+process = Confined(
     "try_grammar.py",
     bundled_model(),
     seconds=SECONDS,
@@ -38,7 +38,7 @@ def _wrong_with(grammar: str) -> str:
         return f"the grammar is longer than {LONGEST} characters, or nested deeper than {DEEPEST}"
     try:
         grammar.encode()
-        wrong = _process.ask(grammar=grammar)["wrong"]
+        wrong = process.ask(grammar=grammar)["wrong"]
     except UnicodeEncodeError:
         return "the grammar holds half of a character"
     except Ended as end:
@@ -50,7 +50,7 @@ def grammar_of_schema(schema: object) -> str:
     """The GBNF of a JSON schema, by llama.cpp's rules. Raises SpecfitError for one that has none:
     remote references are not followed."""
     try:
-        answer = _process.ask(schema=schema)
+        answer = process.ask(schema=schema)
     except RecursionError:
         raise SpecfitError("the JSON schema is nested too deeply") from None
     except Ended as end:

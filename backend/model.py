@@ -59,7 +59,7 @@ class Model:
         self.placement = placement
         self.runtime = runtime or Runtime()
         self.runtime.prepare()
-        templates.start()
+        templates.process.start()
         params, kept = model_params(placement, self.runtime)
         cancelled = False
 

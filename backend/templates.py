@@ -13,14 +13,13 @@ from .errors import SpecfitError
 # Sound templates take thousandths of a second, and no context holds so many characters.
 SECONDS, BYTES, CHARACTERS = 3, 1 << 29, 1 << 24
 
-_process = Confined("follow_template.py", CHARACTERS, seconds=SECONDS, size=BYTES)
-start = _process.start
+process = Confined("follow_template.py", CHARACTERS, seconds=SECONDS, size=BYTES)
 
 
 def follow(template: str, values: Mapping[str, Any]) -> str:
     """What the template makes of `values`. Raises SpecfitError."""
     try:
-        answer = _process.ask(template=template, values=values)
+        answer = process.ask(template=template, values=values)
     except Ended as end:
         raise SpecfitError(f"the model's chat template {end} with these messages") from None
     if "text" not in answer:
