@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from textual.worker import Worker
 
 from .chat_setup import Setup, kept_parameters
 from .chat_view import ViewActions
@@ -44,6 +47,13 @@ class ConversationActions(ViewActions):
         if self.composer.editing is not None or not self.composer.text.strip():
             await self._change_unsent()
         await self.show_conversation()
+
+    def action_rename(self, title: str) -> None:
+        """Gives the conversation another title."""
+        if not self.session.path:
+            raise AppError("/rename: there is nothing to give a title to yet")
+        self.session.rename(title)
+        self.notify(f"It is called “{shown(self.session.title)}” now.", timeout=3, markup=False)
 
     async def action_import(self, file: str) -> None:
         """Reads a conversation from a file and opens it."""
@@ -123,6 +133,11 @@ class ConversationActions(ViewActions):
             await self._open(conversation, message)
         except StoreError as error:
             self.complain(error)
+            return
+        found = self.session.current.message_of(message)
+        if found is not None:
+            go_to = partial(self.conversation.go_to, found)
+            _: Worker[None] = self.run_worker(go_to, exclusive=True, group="go_to")
 
     # What is written and not sent
 

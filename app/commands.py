@@ -35,6 +35,7 @@ COMMANDS = (
     CommandSpec("new", "", "Begin a new conversation", "new_chat"),
     CommandSpec("open", "[WORDS]", "Open an earlier conversation", "open_conversation"),
     CommandSpec("search", "[WORDS]", "Search all conversations", "search"),
+    CommandSpec("rename", "TITLE", "Give this conversation another title", "rename"),
     CommandSpec("system", "[TEXT]", "Set or choose the system prompt", "system"),
     CommandSpec("model", "[PATH]", "Choose another model", "model"),
     CommandSpec("params", "", "Change the sampling parameters", "parameters"),
@@ -53,6 +54,8 @@ COMMANDS = (
     CommandSpec("quit", "", "Leave", "quit"),
 )
 _BY_NAME = {spec.name: spec for spec in COMMANDS}
+# What other programs call them.
+_ALIASES = {"retry": "regen", "regenerate": "regen", "clear": "new", "exit": "quit", "bye": "quit"}
 # A name stands alone: "/usr/bin is full" is a message.
 _SHAPE = re.compile(r"/([A-Za-z_-]+)(?:\s+(.*))?", re.DOTALL)
 
@@ -68,7 +71,7 @@ def parse(text: str) -> Command | str:
     if match is None:
         return text
     name, argument = match.group(1).lower().replace("-", "_"), (match.group(2) or "").strip()
-    spec = _BY_NAME.get(name)
+    spec = _BY_NAME.get(_ALIASES.get(name, name))
     if spec is None:
         raise AppError(_unknown(name))
     if argument and not spec.arguments:

@@ -309,6 +309,18 @@ async def test_messages_are_selected_by_steps_and_by_clicks():
         assert isinstance(pilot.app.focused, Input)
 
 
+async def test_a_message_far_up_is_gone_to():
+    async with room() as pilot:
+        conversation = pilot.app.conversation
+        await conversation.show(makers(80))
+        for wanted in (2, 40, 79):
+            await conversation.go_to(wanted)
+            await pilot.pause()
+            assert conversation.selected.message_id == wanted
+            assert len(pilot.app.query(".-selected")) == 1
+            assert conversation.region.overlaps(conversation.selected.region)
+
+
 async def test_messages_behind_one_are_cut_off():
     async with room() as pilot:
         conversation = pilot.app.conversation

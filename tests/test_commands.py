@@ -23,6 +23,11 @@ def test_a_command_is_read_with_its_argument():
     assert parse("/NO-think").spec.name == "no_think"
 
 
+def test_what_other_programs_call_a_command_is_understood():
+    for name, meant in (("retry", "regen"), ("clear", "new"), ("exit", "quit"), ("bye", "quit")):
+        assert parse(f"/{name}").spec.name == meant
+
+
 @pytest.mark.parametrize(
     "text", ["Hello", "", "/", "/ new", "/usr/bin is full", "/etc/passwd?", " /new", "1/2", "/2"]
 )

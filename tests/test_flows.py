@@ -137,6 +137,10 @@ async def test_a_message_is_found_in_another_conversation_and_opened(size, store
         await press(pilot, "enter")
         await until(lambda: answers(pilot) == ["Leaves in hot water."])
         await seen(pilot, "What is tea?")
+        await until(lambda: pilot.app.conversation.selected is not None)
+        assert pilot.app.conversation.selected.text == "Leaves in hot water."
+        await say(pilot, "/rename All  about tea")
+        await until(lambda: "All about tea" in [one.title for one in store.conversations()])
 
 
 async def test_a_conversation_is_chosen_and_another_deleted(store):

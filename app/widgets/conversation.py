@@ -20,6 +20,8 @@ Message = Answer | UserMessage
 # top: a Markdown message takes some 30 ms.
 BATCH = 12
 LAYOUT_TRY_S, LAYOUT_TRIES = 0.02, 50
+# A message farther up is not looked for: it would take long, and the machine.
+MOST_LOOKED_THROUGH = 300
 
 
 class Conversation(VerticalScroll):
@@ -114,6 +116,19 @@ class Conversation(VerticalScroll):
         else:
             self.anchor()
         return None
+
+    async def go_to(self, message_id: int) -> None:
+        """Selects a message and shows it, if it is not too far up."""
+        for _ in range(MOST_LOOKED_THROUGH // BATCH):
+            found = [one for one in self.messages if one.message_id == message_id]
+            if found or not self._older:
+                break
+            await self._mount_older()
+        for one in found:
+            self.deselect()
+            self._select(one)
+            self.release_anchor()
+            self.scroll_to_widget(one, animate=False, top=True)
 
     def deselect(self) -> None:
         """Selects none."""
