@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -59,6 +60,8 @@ def chat(
     if prompt is None and has_terminal:
         if not sys.stderr.isatty():
             raise AppError("the chat draws on stderr, which goes elsewhere; leave 2> out")
+        if os.environ.get("TERM") == "dumb":
+            raise AppError("this terminal (TERM=dumb) has no screen to draw on; ask with -p TEXT")
         from .chat_setup import set_up
         from .hub_fetch import fetched
         from .parameters import Parameters

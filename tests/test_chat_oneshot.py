@@ -187,3 +187,12 @@ def test_control_c_keeps_what_was_printed():
     assert process.returncode == 130
     assert (first + rest).endswith(b"\n")
     assert errors.strip() == b""
+
+
+def test_a_terminal_without_a_screen_is_told_what_works_there(command, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True, raising=False)
+    outcome = command(chat.main)
+    assert outcome.code == 2
+    assert "(TERM=dumb) has no screen to draw on; ask with -p TEXT" in outcome.err
