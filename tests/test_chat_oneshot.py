@@ -9,10 +9,13 @@ import subprocess
 import sys
 
 import pytest
+from flowcases import Scripted
 from tinymodel import write_float32_moe
 
 from specfit.app import chat
 from specfit.app.chat import SHOWCASE_QUESTION
+from specfit.app.interrupts import Interrupts
+from specfit.app.oneshot import print_answer
 from specfit.backend import Engine, Sampling, Spec, library
 from specfit.models import bundled_head, bundled_model
 
@@ -196,3 +199,17 @@ def test_a_terminal_without_a_screen_is_told_what_works_there(command, monkeypat
     outcome = command(chat.main)
     assert outcome.code == 2
     assert "(TERM=dumb) has no screen to draw on; ask with -p TEXT" in outcome.err
+
+
+@pytest.mark.parametrize(("opens", "begin"), [(True, ""), (False, "<think>\n")])
+@pytest.mark.parametrize("end", ["</think>\n\nTea is hot.", ""])
+def test_what_the_model_thinks_is_no_part_of_the_answer(capsys, opens, begin, end):
+    generation = Scripted(f"{begin}Let me see.{end}", opens=opens).generate(
+        [], sampling=Sampling(), thinking=None
+    )
+    generation.filled_context = False
+    print_answer(generation, Interrupts())
+    written = capsys.readouterr()
+    assert written.out == ("Tea is hot.\n" if end else "\n")
+    assert ("end of its thinking" in written.err) != bool(end)
+    assert "Let me see" not in written.err  # which is no terminal
