@@ -28,14 +28,14 @@ class Key:
 
     @property
     def shown(self) -> str:
-        return " or ".join(map(key_name, self.keys))
+        return ", ".join(map(key_name, self.keys))
 
 
 KEYS = (
     Key("send", ("enter",), "Send the message", composer=True),
     Key("new_line", ("shift+enter", "alt+enter", "ctrl+j"), "Begin a new line", composer=True),
-    Key("stop", ("escape",), "Stop the answer and keep it; close what is open"),
-    Key("interrupt", ("ctrl+c",), "Copy the selection; stop; empty the input; leave (twice)"),
+    Key("stop", ("escape",), "Stop and keep the answer; close what is open"),
+    Key("interrupt", ("ctrl+c",), "Copy the selection, stop, empty, or leave"),
     Key("regenerate", ("ctrl+r",), "Answer the last message once more"),
     Key("new_chat", ("ctrl+n",), "Begin a new conversation"),
     Key("open_conversation", ("ctrl+o",), "Open an earlier conversation"),
@@ -52,7 +52,7 @@ KEYS = (
     Key("switch_branch(-1)", ("alt+left",), "Show the version before"),
     Key("switch_branch(1)", ("alt+right",), "Show the next version"),
     Key("fold", ("alt+t",), "Unfold or fold the thinking"),
-    Key("copy", ("alt+c",), "Copy the selected message, else the last answer"),
+    Key("copy", ("alt+c",), "Copy the selected message, or last answer"),
     Key("copy_code", ("alt+k",), "Copy its last block of code"),
     Key("scroll_conversation(-1)", ("pageup",), "Look up"),
     Key("scroll_conversation(1)", ("pagedown",), "Look down"),
