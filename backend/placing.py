@@ -148,6 +148,8 @@ def head_bytes(path: Path, pairs: int, *, on_gpu: bool) -> int:
 
 
 def _tensor_bytes(file: Path, pairs: int, *, on_gpu: bool) -> int:
+    if not file.is_file():  # a pipe would be waited for
+        raise ValueError("no file")
     with file.open("rb") as stream:
         (size,) = struct.unpack("<Q", stream.read(8))
         header = json.loads(stream.read(min(size, 1 << 24)))
