@@ -15,6 +15,7 @@ seed alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -44,20 +45,30 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+Change = Callable[[gguf.GGUFWriter], object]
 
-def write_float32_moe(path: Path, seed: int = 0, n_layers: int = 4) -> None:
-    """Writes the all-experts MoE model."""
+
+def _unchanged(_writer: gguf.GGUFWriter) -> None:
+    pass
+
+
+def write_float32_moe(
+    path: Path, seed: int = 0, n_layers: int = 4, change: Change = _unchanged
+) -> None:
+    """Writes the all-experts MoE model. change: of the values, before they are written."""
     weights = make_weights(seed, n_layers, N_EXPERTS)
     writer = _writer(path, "qwen3moe", f"All experts {seed}", n_layers)
     writer.add_expert_count(N_EXPERTS)
     writer.add_expert_used_count(N_EXPERTS)
     writer.add_expert_feed_forward_length(EXPERT_FF)
+    change(writer)
     _finish(writer, weights)
 
 
-def write_dense(path: Path, seed: int = 0, n_layers: int = 2) -> None:
-    """Writes a model without experts."""
+def write_dense(path: Path, seed: int = 0, n_layers: int = 2, change: Change = _unchanged) -> None:
+    """Writes a model without experts. change: of the values, before they are written."""
     writer = _writer(path, "qwen3", f"Dense {seed}", n_layers)
+    change(writer)
     _finish(writer, make_weights(seed, n_layers, 0))
 
 
