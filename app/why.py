@@ -11,6 +11,7 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 _SIMPLE = {
     "headless": "no draft: no draft head is loaded",
     "full": "no draft: the context is nearly full",
+    "resting": "no draft: they cost more than they bring here; tried again now and then",
 }
 # Why there are no more drafts, where not for their price.
 _ENDS = {

@@ -16,7 +16,7 @@ import math
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from statistics import median
 
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from specfit.models.eagle3 import Eagle3Head
-from specfit.planner import CostPoint, DraftTree, FloatArray, pack, union_per_layer
+from specfit.planner import CostPoint, DraftTree, FloatArray, Overheads, pack, union_per_layer
 
 from .cache import cache_path, identity, replace_if_possible
 from .context import TREE_LIMIT, Context
@@ -50,7 +50,7 @@ LEVEL_WIDTHS, LEVEL_ROUNDS, BRANCHING = (1, 2, 4, 8), 10, 8
 UNION_LOOKS = 3
 # A stored measurement that is off by more than this factor is taken again; less is followed.
 TOLERANCE = 3.0
-FORMAT = 3
+FORMAT = 4
 
 
 Shape = tuple[int, bool]  # rows, and whether they are one token repeated
@@ -62,13 +62,20 @@ class Measured:
     nodes expanded; entry 0: the root's children, after two committed tokens. switch_ms: what the
     first decode of another number of rows takes more. context_ms: what a token of text before it
     adds to a cycle of CONTEXT_ROWS rows; empty if not measured. observe_ms: what observing adds to
-    a decode of 4 rows, 0 for a dense model."""
+    a decode of 4 rows, 0 for a dense model. features_ms: what handing out the head's features adds
+    to one row. position_ms: the head's catching up on a position."""
 
     points: list[CostPoint]
     level_ms: list[float]
     switch_ms: float
     context_ms: list[float]
     observe_ms: float
+    features_ms: float
+    position_ms: float
+
+    @property
+    def overheads(self) -> Overheads:
+        return Overheads(self.observe_ms, self.features_ms, self.position_ms)
 
     def union_by_rows(self, max_rows: int) -> FloatArray:
         """float64 [max_rows + 1]: mean union per layer that different tokens showed."""
@@ -116,7 +123,7 @@ def _stored(path: Path) -> Measured | None:
         measured = Measured(points, **stored)
         numbers = [number for point in points for number in (point.rows, point.union, point.ms)]
         numbers += [*measured.level_ms, *measured.context_ms]
-        numbers += [measured.switch_ms, measured.observe_ms]
+        numbers += [measured.switch_ms, *astuple(measured.overheads)]
         sound = (
             all(math.isfinite(number) and number >= 0 for number in numbers)
             and all(point.ms > 0 for point in points)
@@ -149,18 +156,20 @@ def measure(
 
     text = np.random.default_rng(1).integers(0, context.model.n_vocab, PREFIX)
     text = text[: max(1, context.ctx - 4 * STEADY)]
+    context.tap(0, wanted=True)
     try:
         context_ms = _context_ms(context, text.tolist())
         done(0.1)
         cycles = _Cycles.behind(context)
         first, steady = _visit_all(cycles, lambda fraction: done(0.1 + 0.7 * fraction))
-        level_ms = [0.0] if head is None else _level_ms(cycles, head)
+        level_ms, position_ms = ([0.0], 0.0) if head is None else _head_ms(cycles, head)
         done(0.9)
-        observe_ms = _observe_ms(cycles)
+        observe_ms, features_ms = _observe_ms(cycles), _features_ms(cycles)
         unions = {shape: cycles.union(shape) for shape in steady}
         done(1.0)
     finally:
         context.truncate(0)
+        context.tap(0, wanted=False)
     slopes = np.interp(ROW_COUNTS, CONTEXT_ROWS, context_ms or [0.0] * len(CONTEXT_ROWS))
     due = dict(zip(ROW_COUNTS, slopes * len(text), strict=True))
     points = []
@@ -169,7 +178,9 @@ def measure(
         # However noisy the slope is, most of a cycle is not due to so little text.
         points.append(CostPoint(rows, unions[rows, alike], max(ms - due[rows], ms / 2)))
     switch_ms = median(_typical(first[shape]) - _typical(steady[shape]) for shape in steady)
-    return Measured(points, level_ms, max(0.0, switch_ms), context_ms, observe_ms)
+    return Measured(
+        points, level_ms, max(0.0, switch_ms), context_ms, observe_ms, features_ms, position_ms
+    )
 
 
 def _typical(times: list[float]) -> float:
@@ -210,7 +221,7 @@ class _Cycles:
             context.decode_tree(tree)
             walk(tree, lambda row: sampler.sample(context, row), lambda _token: True)
             context.commit([[0, 1]])
-        if context.taps:
+        if context.tapped:
             np.array(context.features(len(tree))[:2])
         return (time.perf_counter() - start) * 1e3
 
@@ -298,14 +309,20 @@ def _context_times(context: Context) -> FloatArray:
     return np.array([_typical(spent) for spent in times.values()])
 
 
-def _level_ms(cycles: _Cycles, head: Eagle3Head) -> list[float]:
-    """Typical times of the first level and of expanding 1, 2, … nodes, each after a decode."""
+def _head_ms(cycles: _Cycles, head: Eagle3Head) -> tuple[list[float], float]:
+    """Typical times of the first level and of expanding 1, 2, … nodes, each after a decode; and of
+    catching up on a position of much text."""
     context, spent = cycles.context, {width: [0.0] * 0 for width in (0, *LEVEL_WIDTHS)}
     n_features = len(head.taps) * context.model.n_embd
     features = np.zeros((cycles.n_text, n_features), np.float32)
     few = features[:2]  # as many as a cycle may commit, where the context has room for two
-    head.truncate(0)
-    head.commit(features, [0] * len(features))
+    catching_up: list[float] = []
+    for _ in range(3):
+        head.truncate(0)
+        start = time.perf_counter()
+        head.commit(features, [0] * len(features))
+        head.synchronize()
+        catching_up.append((time.perf_counter() - start) * 1e3 / len(features))
     tree = cycles.tree((4, False))
     rounds = LEVEL_ROUNDS if cycles.timed(tree) < DEAR_MS else LEVEL_ROUNDS // 2
     for _ in range(rounds):
@@ -324,7 +341,8 @@ def _level_ms(cycles: _Cycles, head: Eagle3Head) -> list[float]:
     head.truncate(0)
     typical = {width: _typical(times) for width, times in spent.items()}
     widths = range(LEVEL_WIDTHS[-1] + 1)
-    return [float(ms) for ms in np.interp(widths, list(typical), list(typical.values()))]
+    levels = np.interp(widths, list(typical), list(typical.values()))
+    return [float(ms) for ms in levels], min(catching_up)
 
 
 def _observe_ms(cycles: _Cycles) -> float:
@@ -341,6 +359,19 @@ def _observe_ms(cycles: _Cycles) -> float:
             context.observer.disarm()
             context.truncate(cycles.n_text)
     return max(0.0, _typical(spent[True][1:]) - _typical(spent[False][1:]))
+
+
+def _features_ms(cycles: _Cycles) -> float:
+    """What one row takes more where features are handed out (interleaved)."""
+    context = cycles.context
+    if not context.taps:
+        return 0.0
+    spent: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(VISITS[1]):
+        for wanted in (False, True):
+            context.tap(0, wanted=wanted)
+            spent[wanted] += cycles.visit((1, False))[-2:]
+    return max(0.0, _typical(spent[True]) - _typical(spent[False]))
 
 
 def _cache_path(context: Context, head: Eagle3Head | None) -> Path:

@@ -42,7 +42,7 @@ class Context:
 
     ctx:      tokens that each line may have.
     lines:    how many, at most TREE_LIMIT.
-    taps:     layers whose inputs are wanted after a decode (the head's features).
+    taps:     layers whose inputs can be wanted after a decode (the head's features).
     observer: told the experts of a decode when armed.
     drafting: whether trees will be decoded; without, there is one sequence a line.
     n_past:   tokens of committed text in the cache, of each line.
@@ -82,8 +82,8 @@ class Context:
         self.handle = handle
         self._memory = llama.llama_get_memory(handle)
         self._finalizer = weakref.finalize(self, llama.llama_free, handle)
-        for tap in self.taps:
-            library.set_layer_input(handle, tap, True)
+        self._watch = library.eval_callback_of(handle) if observer is not None else None
+        self._tapped: set[int] = set()  # lines whose features are wanted
         self._feature_places: list[int] = []
         self._features: Features | None = None
         self._batch = _Batch(BATCH, n_seq)
@@ -94,6 +94,23 @@ class Context:
 
     def close(self) -> None:
         self._finalizer()
+
+    @property
+    def tapped(self) -> bool:
+        """Whether the last decode has handed out features."""
+        return bool(self.taps and self._tapped)
+
+    def tap(self, line: int, *, wanted: bool) -> None:
+        """Whether decodes are to hand out the features of a line, if there are taps at all.
+
+        Where no line's are wanted they cost nothing. After a change llama.cpp plans its memory
+        anew, which is for once an answer.
+        """
+        before = bool(self._tapped)
+        (self._tapped.add if wanted else self._tapped.discard)(line)
+        if bool(self._tapped) != before:
+            for tap in self.taps:
+                library.set_layer_input(self.handle, tap, wanted)
 
     def decode_prompt(
         self, tokens: Sequence[int], goes_on: Callable[[], bool] = lambda: True, line: int = 0
@@ -270,6 +287,9 @@ class Context:
         self._spare[seq] = (line, past)
 
     def _decode(self) -> None:
+        if self._watch is not None and self.observer is not None:
+            # With a callback the scheduler takes graphs to pieces, even if it looks at nothing.
+            self._watch(*self.observer.watching)
         status = llama.llama_decode(self.handle, self._batch.struct)
         if status != 0:
             reason = library.take_errors() or f"status {status}"

@@ -25,15 +25,19 @@ from .context import BATCH, Features
 # Positions whose features may wait for the head: 50 MB at most for a model of width 2048, of which
 # a system gives only what is written to.
 PENDING = 4 * BATCH
+# Positions that a drafted cycle may commit: catching up on these is part of its first level.
+OF_A_CYCLE = 16
 
 
 @dataclass(frozen=True)
 class Draft:
-    """tree: all candidates, before planning. head_ms: time in the head, planning excluded."""
+    """tree: all candidates, before planning. head_ms: time in the head, planning excluded, and so
+    is catch_up_ms, that of text which was decoded without drafts."""
 
     tree: DraftTree
     head_ms: float
     levels: Levels
+    catch_up_ms: float = 0.0
 
     @classmethod
     def of_roots(cls, roots: Sequence[int]) -> Draft:
@@ -51,6 +55,11 @@ class Drafter:
         self.head = head
         self._features = np.empty((pending or PENDING, head.n_features), np.float32)
         self._n_pending = 0
+
+    @property
+    def waiting(self) -> int:
+        """Positions to catch up on, if they are more than a drafted cycle leaves."""
+        return self._n_pending if self._n_pending > OF_A_CYCLE else 0
 
     @property
     def n_known(self) -> int:
@@ -120,10 +129,13 @@ def draft(
     tree, spent = DraftTree.of_roots([text[-1] for text in texts]), 0.0
     slots = dict.fromkeys(range(len(texts)), 0)  # node -> its head's slot that drafts its children
     levels: list[tuple[int, ...]] = []
+    catch_up_ms = 0.0
     while True:
         nodes, branching = policy.expand(tree, room)
         if not len(nodes):
             break
+        if not levels:
+            catch_up_ms = _caught_up([(drafters[i], texts[i]) for i in tree.lines[nodes].tolist()])
         start = time.perf_counter()
         grown = []
         for line in np.unique(tree.lines[nodes]).tolist():
@@ -137,7 +149,17 @@ def draft(
         if len(wider) == len(tree):
             break
         tree = wider
-    return Draft(tree, spent * 1e3, levels)
+    return Draft(tree, spent * 1e3, levels, catch_up_ms)
+
+
+def _caught_up(behind: Sequence[tuple[Drafter, Sequence[int]]]) -> float:
+    """Has heads catch up where much text waits for them; the ms that this took."""
+    begun = time.perf_counter()
+    for drafter, text in behind:
+        if drafter.waiting:
+            drafter.catch_up(text)
+            drafter.head.synchronize()
+    return (time.perf_counter() - begun) * 1e3
 
 
 def _children(

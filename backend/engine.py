@@ -87,8 +87,9 @@ class Engine:
         self._plain_union = float(self.model.info.n_experts_used)
         self._plain_weighted = self._plain_union * float(loaded.own_cost.layer_weights.sum())
         self._rows_before = 1
-        self._observe_ms = loaded.observe_ms
+        self._overheads = loaded.overheads
         self._learning_ms = 0.0  # in the last drafted cycle
+        self._prompt_tokens, self._prompt_ms = 1.0, 0.0  # of the last few prompts
 
     @classmethod
     def load(cls, options: LoadOptions, progress: Progress | None = None) -> Engine:
@@ -169,6 +170,16 @@ class Engine:
         sampler = Sampler(sampling)
         return Generation(self, prompt, policy, sampler, max_tokens, stop)
 
+    @property
+    def prompt_token_ms(self) -> float:
+        """What processing a prompt takes a token."""
+        return self._prompt_ms / self._prompt_tokens
+
+    def learn_prompt(self, tokens: int, ms: float) -> None:
+        """Learns from a prompt of which so many tokens were processed."""
+        self._prompt_tokens = 0.7 * self._prompt_tokens + tokens
+        self._prompt_ms = 0.7 * self._prompt_ms + ms
+
     def forget(self) -> None:
         """Drops the KV cache, so that the next prompts are processed whole."""
         for line in self.lines:
@@ -187,7 +198,8 @@ class Engine:
         room = min(line.room for line in lines)
         roots = [turn.root for turn in turns]
         drafting = room > 0 and all(line.tracking for line in lines)
-        drafting = drafting and policy.begin(context, roots)
+        waiting = sum(line.drafter.waiting for line in lines if line.drafter is not None)
+        drafting = drafting and policy.begin(context, roots, waiting)
         if len(turns) == 1 and not drafting:
             return self._plain_cycle(begun, turns[0], policy)
         for turn in turns:
@@ -212,8 +224,9 @@ class Engine:
 
         walked = time.perf_counter()
         experts = self.observed_experts(len(tree)) if observing else None
-        observe_ms = self._observe_ms if observing else 0.0
-        plan_ms = self._learning_ms + (planned - begun) * 1e3 - draft.head_ms
+        observe_ms = self._overheads.observe_ms if observing else 0.0
+        head_ms = draft.head_ms + draft.catch_up_ms
+        plan_ms = self._learning_ms + (planned - begun) * 1e3 - head_ms
         accepted = [node for path in paths for node in path]
         outcome = Outcome(
             tree=tree,
@@ -225,8 +238,11 @@ class Engine:
             draft_ms=draft.head_ms,
             plan_ms=plan_ms,
             verify_ms=(walked - planned) * 1e3 - observe_ms,
+            catch_up_ms=draft.catch_up_ms,
         )
-        predicted_ms = observe_ms + self._costs[policy].cycle_ms(
+        waited_ms = waiting * self._overheads.position_ms if draft.levels else 0.0
+        predicted_ms = waited_ms + observe_ms
+        predicted_ms += self._costs[policy].cycle_ms(
             len(tree), choice.union, context, self._rows_before, draft.levels, policy.planning_ms
         )
         predicted_union = policy.beliefs.per_layer(choice.union, len(tree))
@@ -241,7 +257,7 @@ class Engine:
             union_per_layer=union,
             union_observed=experts is not None,
             predicted_union=predicted_union,
-            draft_ms=draft.head_ms,
+            draft_ms=head_ms,
             plan_ms=plan_ms,
             verify_ms=(verified - planned) * 1e3,
             observe_ms=observe_ms,
@@ -339,7 +355,7 @@ class Engine:
             own = steering = LiveCost(self._own_cost, follows=True)
             if self._steering_cost is not None:
                 steering = LiveCost(self._steering_cost, follows=False)
-            known = make_policy(spec, self._new_beliefs(), steering, TREE_LIMIT, self._observe_ms)
+            known = make_policy(spec, self._new_beliefs(), steering, TREE_LIMIT, self._overheads)
             self._policies[spec.text] = known
             self._costs[known] = own
         return known

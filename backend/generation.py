@@ -113,12 +113,16 @@ class Generation:
             self._finish_reason = "length"
             return
         begun = time.perf_counter()
-        may_draft = self._policy.may_draft
-        done = line.prefill(self.prompt_tokens, may_draft, lambda: not self._stop_asked)
+        prompt = self.prompt_tokens
+        missing_ms = line.missing(prompt) * self._engine.prompt_token_ms
+        drafting = line.drafter is not None and self._policy.tracks(len(prompt), missing_ms)
+        done = line.prefill(prompt, drafting, lambda: not self._stop_asked)
         self._reused = line.reused
         if not done:
             self._finish_reason = "stopped"
             return
+        spent_ms = (time.perf_counter() - begun) * 1e3
+        self._engine.learn_prompt(len(prompt) - line.reused, spent_ms)
         self._root = self._sampler.sample(self._engine.context, -1)
         self._take(self._root)
         self._first = time.perf_counter()

@@ -27,6 +27,8 @@ _SET_LAYER_INPUT = (
     "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
     "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
 )
+# A method of llama_context; MSVC exports none.
+_SCHEDULER = ("_ZNK13llama_context9get_schedEv",)
 _GET_LAYER_INPUT = (
     "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
     "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
@@ -94,6 +96,26 @@ def symbol(*names: str, restype: Any, argtypes: list[Any]) -> Callable[..., Any]
 def address_of(function: Any) -> int:
     """Where a `symbol` lies, to be handed to native code."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def eval_callback_of(context: Any) -> Callable[[int | None, int | None], None] | None:
+    """What sets a context's eval callback, and what it is told, until llama.cpp builds its next
+    graph; None where this build of llama.cpp does not export what that takes."""
+    try:
+        tell = symbol(*_SCHEDULER, restype=ctypes.c_void_p, argtypes=[ctypes.c_void_p])
+        change = symbol(
+            "ggml_backend_sched_set_eval_callback",
+            restype=None,
+            argtypes=[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
+        )
+    except AttributeError:
+        return None
+
+    def set_now(callback: int | None, told: int | None) -> None:
+        # Planning its memory anew llama.cpp makes another scheduler.
+        change(tell(context), callback, told)
+
+    return set_now
 
 
 set_layer_input = symbol(

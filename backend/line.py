@@ -44,6 +44,13 @@ class Line:
         """How deep drafts may be before the context ends."""
         return self.limit - 1 - self.n_past
 
+    def missing(self, prompt: Sequence[int]) -> int:
+        """Tokens of `prompt` that are in the cache and would be processed anew for drafts."""
+        if self.drafter is None:
+            return 0
+        shared = min(shared_prefix(self.tokens, prompt), self.n_past)
+        return max(0, shared - self.drafter.n_known)
+
     def prefill(self, prompt: Sequence[int], drafting: bool, goes_on: Callable[[], bool]) -> bool:
         """Makes the cache hold `prompt`, reusing what it shares with the text before it.
 
@@ -52,6 +59,7 @@ class Line:
         """
         drafter = self.drafter if drafting else None
         self.tracking = drafter is not None
+        self._context.tap(self.number, wanted=self.tracking)
         # After an interrupt the text may be a token ahead of the cache.
         shared = min(shared_prefix(self.tokens, prompt), self.n_past)
         # The last token is decoded anew for its logits, and one more for the feature that the

@@ -16,12 +16,14 @@ from specfit.models.eagle3 import Eagle3Head, TargetShape
 from specfit.models.embeddings import TokenEmbeddings
 from specfit.models.gguf_info import GgufInfo, read_gguf_info
 from specfit.planner import (
+    NO_OVERHEADS,
     Acceptance,
     Beliefs,
     CycleCost,
     FloatArray,
     Forecast,
     Outlook,
+    Overheads,
     UnionByRows,
     best_lines,
     cost_from_points,
@@ -87,7 +89,7 @@ class LoadOptions:
 class Loaded:
     """plan: where everything went. lines: texts at once.
     memory: where what is learned about the pair is kept, None without a head.
-    own_cost: this machine's cycles. observe_ms: what observing experts adds to one.
+    own_cost: this machine's cycles. overheads: what drafting takes beside them.
     steering_cost: the cycles of another machine to plan for, if asked."""
 
     plan: Plan
@@ -96,7 +98,7 @@ class Loaded:
     lines: int
     head: Eagle3Head | None
     own_cost: CycleCost
-    observe_ms: float
+    overheads: Overheads
     steering_cost: CycleCost | None
     memory: Path | None
     new_beliefs: Callable[[], Beliefs]
@@ -173,7 +175,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         lines=lines,
         head=head,
         own_cost=own,
-        observe_ms=0.0 if measured is None else measured.observe_ms,
+        overheads=NO_OVERHEADS if measured is None else measured.overheads,
         steering_cost=steering,
         memory=memory,
         new_beliefs=lambda: _beliefs(info, weights, measured, memory),

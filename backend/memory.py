@@ -13,7 +13,7 @@ from specfit.planner import Beliefs
 
 from .cache import cache_path, identity, replace_if_possible
 
-FORMAT = 1
+FORMAT = 2
 
 
 def memory_path(model: Path, head: Path | None) -> Path:

@@ -74,12 +74,18 @@ class Observer:
         )
         self.callback = llama.ggml_backend_sched_eval_callback(("specfit_observe", native))
         self.address = ctypes.addressof(self._state)
+        self._place = library.address_of(self.callback)
 
     def arm(self) -> None:
         """The next decode is observed, up to max_rows rows."""
         self._rows[:] = 0
         self._state.spent_ns = 0
         self._state.armed = 1
+
+    @property
+    def watching(self) -> tuple[int | None, int | None]:
+        """The callback as long as it is armed, and what it is told."""
+        return (self._place, self.address) if self._state.armed else (None, None)
 
     def disarm(self) -> None:
         self._state.armed = 0

@@ -13,7 +13,7 @@ import os
 import platform
 import zipfile
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 
 import llama_cpp
@@ -27,6 +27,7 @@ from specfit.planner import (
     Forecast,
     LiveCost,
     Outlook,
+    Overheads,
     Policy,
     Spec,
     UnionByRows,
@@ -39,7 +40,7 @@ from .context import TREE_LIMIT
 from .engine import Engine
 from .loading import Loaded
 
-FORMAT = 1
+FORMAT = 2
 State = dict[str, NDArray[np.generic]]
 
 
@@ -52,19 +53,21 @@ class SteadyEngine(Engine):
     def __init__(self, loaded: Loaded) -> None:
         super().__init__(loaded)
         self._first = loaded.new_beliefs()
-        state = _cost_state(loaded.own_cost) | _named("beliefs/", self._first.state())
+        state = _cost_state(loaded.own_cost) | _overheads_state(loaded.overheads)
+        state |= _named("beliefs/", self._first.state())
         if loaded.memory is not None:
             state = _kept(_path(loaded), state)
         self._believed = _within("beliefs/", state)
         self._cost = LiveCost(_cost(state), follows=False)
-        self._observe_ms = 0.0  # it never does
+        # Never observing, it has no time for that either.
+        self._overheads = replace(_overheads(state), observe_ms=0.0)
 
     def policy(self, spec: Spec) -> Policy:
         """A new one every time, all of the same state."""
         steering = self._cost
         if self._steering_cost is not None:
             steering = LiveCost(self._steering_cost, follows=False)
-        policy = Steady(make_policy(spec, self._beliefs(), steering, TREE_LIMIT))
+        policy = Steady(make_policy(spec, self._beliefs(), steering, TREE_LIMIT, self._overheads))
         self._costs.clear()  # of the generation before
         self._costs[policy] = self._cost
         return policy
@@ -142,6 +145,14 @@ def _cost_state(cost: CycleCost) -> State:
         "cost/switch_ms": np.array(cost.switch_ms),
         "cost/context_ms": context_ms,
     }
+
+
+def _overheads_state(overheads: Overheads) -> State:
+    return {"overheads/ms": np.array(astuple(overheads))}
+
+
+def _overheads(state: State) -> Overheads:
+    return Overheads(*np.asarray(state["overheads/ms"], np.float64).tolist())
 
 
 def _cost(state: State) -> CycleCost:

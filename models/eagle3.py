@@ -151,6 +151,11 @@ class Eagle3Head:
         self._cache[:n] = other._cache[:n]
         self._n_pairs = n
 
+    def synchronize(self) -> None:
+        """Waits until a GPU has done what was asked of it."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
     def kept(self) -> torch.Tensor:
         """[pairs, width], on the CPU: what `restore` makes the committed pairs of again."""
         return self._cache[: self._n_pairs].cpu()

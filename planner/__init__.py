@@ -5,7 +5,7 @@ Imports numpy only (the search is compiled C++, `search.cpp`); knows no clock, n
 
 from .acceptance import Acceptance
 from .beliefs import Beliefs, UnionByRows
-from .cost import CostPoint, CycleCost, Levels, cost_from_points
+from .cost import NO_OVERHEADS, CostPoint, CycleCost, Levels, Overheads, cost_from_points
 from .experts import Bitsets, pack, union_per_layer
 from .forecast import ExpertForecast, Forecast
 from .lines import best_lines
@@ -19,6 +19,7 @@ from .spec import Spec
 from .tree import BoolArray, DraftTree, FloatArray, IntArray
 
 __all__ = [
+    "NO_OVERHEADS",
     "Acceptance",
     "Beliefs",
     "Bitsets",
@@ -35,6 +36,7 @@ __all__ = [
     "LiveCost",
     "Outcome",
     "Outlook",
+    "Overheads",
     "Plan",
     "Policy",
     "Reason",

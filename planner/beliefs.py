@@ -5,7 +5,7 @@ Every mode reports its expectations by it, some plan by it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .acceptance import Acceptance
 from .experts import Bitsets, union_per_layer
 from .forecast import ExpertForecast, Forecast
+from .gains import Gains
 from .outlook import Outlook
 from .tree import DraftTree, FloatArray
 
@@ -55,6 +56,7 @@ class Beliefs:
 
     unions:        unions by row count; all zero for a dense model.
     layer_weights: float64 [layer], what an expert of each layer costs; empty for a dense model.
+    gains:         of drafting levels.
     """
 
     acceptance: Acceptance
@@ -62,6 +64,7 @@ class Beliefs:
     forecast: Forecast | None
     unions: UnionByRows
     layer_weights: FloatArray
+    gains: Gains = field(default_factory=Gains)
 
     @cached_property
     def weight(self) -> float:
@@ -125,6 +128,7 @@ class Beliefs:
             "acceptance": self.acceptance,
             "outlook": self.outlook,
             "unions": self.unions,
+            "gains": self.gains,
         }
         if self.forecast is not None:
             parts["forecast"] = self.forecast

@@ -32,6 +32,22 @@ class CostPoint:
 
 
 @dataclass(frozen=True)
+class Overheads:
+    """What drafting takes beside its cycles, in milliseconds.
+
+    observe_ms:  observing the experts of a decode. features_ms: having a decode hand out features.
+    position_ms: the head's catching up on a position of text that was decoded without drafts.
+    """
+
+    observe_ms: float = 0.0
+    features_ms: float = 0.0
+    position_ms: float = 0.0
+
+
+NO_OVERHEADS = Overheads()
+
+
+@dataclass(frozen=True)
 class CycleCost:
     """Cost of a cycle on one machine, model and placement; times in milliseconds.
 

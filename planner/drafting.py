@@ -3,31 +3,22 @@
 The plan that maximises the throughput of a whole text maximises E(S) - rate * T(S) in every cycle,
 `rate` being the tokens per ms that the plan itself reaches (renewal reward).
 
-Before every level there is a prediction of what it gains, in the measure of plans: an optimistic
-one, since it knows neither which children will come nor which experts they bring, and a pessimistic
-one, since only children that turn out well will be used. What the level and those behind it really
-gained is seen afterwards, so the prediction is calibrated by a regression, one for the first level
-and one for the further ones. Drafting goes on while the calibrated gain is positive. Where nothing
-is drafted nothing is learned: trials that take at most 1 % of the time make sure that a change is
-noticed. Where not even drafts that are certain to be accepted pay, nothing is tried.
+Drafting goes on while the gain to expect of one more level, calibrated by what such levels gained,
+is positive. Where nothing is drafted nothing is learned: trials that take at most 1 % of the time
+make sure that a change is noticed. Where not even drafts that are certain to be accepted pay,
+nothing is tried.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from .acceptance import TOGETHER
 from .cost import CycleCost
+from .gains import Gains
 from .livecost import LiveCost
 from .reason import Step
-from .regression import RunningRegression
 
 TRIAL_SHARE = 0.01
 # A cycle's weight in the running means.
 RATE_WEIGHT = 0.02
-# In the calibration of gains: cycles after which one weighs half, and how precise one is (the
-# inverse of a variance in tokens squared).
-MEMORY, PRECISION = 800.0, 40.0
 # No head is right often enough for longer chains to be worth considering.
 LONGEST_CHAIN = 16
 
@@ -35,7 +26,7 @@ LONGEST_CHAIN = 16
 class DraftingRule:
     """root_union: weighted union of experts of the roots, of which there is one a line."""
 
-    def __init__(self, live: LiveCost, root_union: float, max_rows: int) -> None:
+    def __init__(self, live: LiveCost, root_union: float, max_rows: int, gains: Gains) -> None:
         self._live = live
         self._root_union = root_union
         self._max_rows = max_rows
@@ -44,10 +35,8 @@ class DraftingRule:
         self._surest: tuple[CycleCost, Step, float] | None = None
         self._tokens = 1.0
         self._ms = live.now.verify_ms(1, root_union)
-        prior, deviations = np.array([0.0, 1.0]), np.array([0.2, 0.5])
-        self._gains = [RunningRegression(prior, deviations, MEMORY) for _ in range(2)]
-        self._news: list[list[tuple[float, float]]] = [[], []]  # predicted, gained
-        self._trial_ms = self._decoding_ms = 0.0
+        self.gains = gains
+        self._trial_ms = self._decoding_ms = self._prepaid_ms = 0.0
         self.trying = False  # the level last allowed does not promise to pay
 
     @property
@@ -93,31 +82,39 @@ class DraftingRule:
             self._surest = (cost, Step(extra_ms[n], float(n), n), plain_ms)
         return self._surest[1:]
 
-    def goes_on(self, level: int, gain: float, ms: float) -> bool:
+    def goes_on(self, level: int, gain: float, ms: float, least: float = 0.0) -> bool:
         """Whether to draft a level, the first one being 0.
 
-        gain: tokens that it is predicted to gain. ms: what drafting and planning it takes.
+        gain: tokens that it is predicted to gain. ms: what drafting and planning it takes. least:
+        tokens that it must gain to pay.
         """
-        offset, slope = self._gains[level > 0].theta
-        self.trying = bool(offset + slope * gain <= 0)
+        self.trying = self.gains.calibrated(level, gain) <= least
         if not self.trying:
             return True
         # A later level that promises nothing need not be tried: others like it do.
-        hopeless = level > 0 and gain <= 0
-        if hopeless or self._trial_ms + ms > TRIAL_SHARE * self._decoding_ms:
+        if level > 0 and gain <= 0:
             return False
-        self._trial_ms += ms
+        prepaid_ms = min(ms, self._prepaid_ms)
+        if not self._affordable(ms - prepaid_ms):
+            return False
+        self._prepaid_ms -= prepaid_ms
+        self.charge(ms - prepaid_ms)
         return True
 
-    def learn_gain(self, level: int, predicted: float, gained: float) -> None:
-        """Learns what drafting from this level on, the first one being 0, has really gained."""
-        news = self._news[level > 0]
-        news.append((predicted, gained))
-        if len(news) == TOGETHER:
-            x, y = np.array(news).T
-            design = np.stack([np.ones(len(x)), x], axis=1)
-            self._gains[level > 0].learn(design, y, np.full(len(x), PRECISION))
-            news.clear()
+    def affords(self, ms: float, look_ms: float) -> bool:
+        """Pays for a trial that takes `ms`, and for a look at drafts in it, if there is time."""
+        if not self._affordable(ms + look_ms):
+            return False
+        self.charge(ms + look_ms)
+        self._prepaid_ms = look_ms
+        return True
+
+    def charge(self, ms: float) -> None:
+        """Counts `ms` among the time that trials have taken."""
+        self._trial_ms += ms
+
+    def _affordable(self, ms: float) -> bool:
+        return self._trial_ms + ms <= TRIAL_SHARE * self._decoding_ms
 
     def learn(self, committed: int, ms: float) -> None:
         """Learns from a finished cycle: tokens, and its time as predicted."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from .cost import CycleCost
-from .forecast import ExpertForecast
-from .tree import DraftTree, FloatArray
+from .forecast import ExpertForecast, Forecast
+from .tree import BoolArray, DraftTree, FloatArray
 
 
 class Drafts:
@@ -17,10 +17,17 @@ class Drafts:
     chances: float64 [n]. cost: the tables of this cycle, as measured. by_rows: the same for plans
     of which nothing but the number of rows is known. forecast: of the nodes' experts, once it was
     asked for, and by_experts: the tables for plans by it.
+
+    root_union: the weighted union of the roots.
     """
 
     def __init__(
-        self, tree: DraftTree, conditional: FloatArray, cost: CycleCost, unions: FloatArray
+        self,
+        tree: DraftTree,
+        conditional: FloatArray,
+        cost: CycleCost,
+        unions: FloatArray,
+        root_union: float,
     ) -> None:
         self.tree = tree
         self.chances = tree.path_products(conditional)
@@ -28,6 +35,34 @@ class Drafts:
         self.by_rows = without_experts(cost, unions)
         self.by_experts = cost
         self.forecast: ExpertForecast | None = None
+        self._root_union = root_union
+        self._scale = 1.0
+
+    def foresee(self, forecast: Forecast) -> None:
+        """Forecasts the experts of the candidates.
+
+        The forecast's growth over the roots' experts is scaled to what was observed. The roots' own
+        number is not taken from it: one root's is certain, and of so many lines the mean is known.
+        """
+        self.forecast, self._scale = forecast.of(self.tree), forecast.scale
+        cost, scale = self.cost, self._scale
+        known = self._root_union - scale * self._foreseen_roots()
+        self.by_experts = replace(
+            cost,
+            rows_ms=cost.rows_ms + cost.expert_ms * known,
+            expert_ms=cost.expert_ms * scale,
+        )
+
+    def union(self, keep: BoolArray) -> float:
+        """The weighted union to expect of the nodes to `keep`, of which a forecast was made."""
+        assert self.forecast is not None
+        grown = self.forecast.weighted_union(keep, self.cost.layer_weights)
+        return self._root_union + self._scale * (grown - self._foreseen_roots())
+
+    def _foreseen_roots(self) -> float:
+        assert self.forecast is not None
+        roots = self.tree.depths == 0
+        return self.forecast.weighted_union(roots, self.cost.layer_weights)
 
 
 def without_experts(cost: CycleCost, unions: FloatArray) -> CycleCost:

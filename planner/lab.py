@@ -14,10 +14,11 @@ import numpy as np
 
 from .acceptance import Acceptance
 from .beliefs import Beliefs, UnionByRows
-from .cost import CycleCost
+from .cost import CycleCost, Overheads
 from .drafting import DraftingRule
 from .experts import best, unpack
 from .forecast import ExpertForecast, Forecast
+from .gains import Gains
 from .hindsight import Ranks, Static, best_static, mean_unions, replay_oracle
 from .livecost import LiveCost
 from .modes import make_policy
@@ -67,7 +68,7 @@ class Lab:
         if mode == ORACLE:
             return replay_oracle(self.texts, cost)
         live = LiveCost(cost, follows=True)
-        policy = make_policy(Spec.parse(mode), self.beliefs(), live, MAX_ROWS, self._observe_ms)
+        policy = make_policy(Spec.parse(mode), self.beliefs(), live, MAX_ROWS, self._overheads)
         return replay(self.texts, policy, live, true_cost or (lambda _: cost), lines)
 
     def take_fixed(self, shape: Shape, cost: CycleCost) -> list[ReplayedCycle]:
@@ -84,11 +85,11 @@ class Lab:
             MAX_ROWS,
             by_count=part == "forecast",
             ratio=part == "objective",
-            observe_ms=self._observe_ms,
+            overheads=self._overheads,
         )
         if part == "rules":
             root_union = float(policy.beliefs.expected_unions[1])
-            policy.rule = Unruled(live, root_union, policy.max_rows)
+            policy.rule = Unruled(live, root_union, policy.max_rows, Gains())
         return replay(self.texts, policy, live, lambda _: cost)
 
     def beliefs(self, without: str = "") -> Beliefs:
@@ -100,8 +101,8 @@ class Lab:
         return Beliefs(acceptance, Outlook(), forecast, unions, self.layer_weights)
 
     @property
-    def _observe_ms(self) -> float:
-        return OBSERVE_MS * len(self.layer_weights)
+    def _overheads(self) -> Overheads:
+        return Overheads(observe_ms=OBSERVE_MS * len(self.layer_weights))
 
 
 class Believing(Acceptance):
@@ -120,11 +121,8 @@ class Unruled(DraftingRule):
     def may_draft(self, planning_ms: float) -> bool:
         return True
 
-    def goes_on(self, level: int, gain: float, ms: float) -> bool:
+    def goes_on(self, level: int, gain: float, ms: float, least: float = 0.0) -> bool:
         return level == 0 or gain > 0
-
-    def learn_gain(self, level: int, predicted: float, gained: float) -> None:
-        pass
 
 
 class NoisyForecast(Forecast):

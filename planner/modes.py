@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .beliefs import Beliefs
+from .cost import NO_OVERHEADS, Overheads
 from .livecost import LiveCost
 from .planned import Planned
 from .policies import Chain, Eagle3, Off, Policy
@@ -10,12 +11,13 @@ from .spec import Spec
 
 
 def make_policy(
-    spec: Spec, beliefs: Beliefs, live: LiveCost, max_rows: int, observe_ms: float = 0.0
+    spec: Spec,
+    beliefs: Beliefs,
+    live: LiveCost,
+    max_rows: int,
+    overheads: Overheads = NO_OVERHEADS,
 ) -> Policy:
-    """The policy that `spec` names, planning for the machine of `live`.
-
-    observe_ms: what observing a decode's experts takes.
-    """
+    """The policy that `spec` names, planning for the machine of `live`."""
     match spec.mode:
         case "off":
             return Off(beliefs, max_rows)
@@ -26,5 +28,5 @@ def make_policy(
         case mode:
             by_count, ratio = mode == "count", mode == "specfit:ratio"
             return Planned(
-                beliefs, live, max_rows, by_count=by_count, ratio=ratio, observe_ms=observe_ms
+                beliefs, live, max_rows, by_count=by_count, ratio=ratio, overheads=overheads
             )

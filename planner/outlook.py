@@ -21,6 +21,8 @@ ZERO = np.zeros(1, np.intp)
 # At first: half of a token's own mean, half of what is usual.
 _PRIOR = np.array([0.25, 0.5, 0.1])
 _DEVIATIONS = np.array([0.3, 0.3, 0.3])
+# Of means of tokens, about that of all.
+_SPREAD = np.array([-0.3, 0.0, 0.3])
 
 
 class Outlook:
@@ -46,6 +48,17 @@ class Outlook:
         if token < len(self._sums):
             total, seen = total + self._sums[token], seen + self._seen[token]
         return min(max(float(base + by_token * total / seen + by_chance), 0.01), 0.99)
+
+    def hopes(self) -> tuple[FloatArray, FloatArray]:
+        """Chances [m] of best children behind roots that are certain, of all kinds that were met,
+        and how often [m]; a few kinds stand for those that were not."""
+        base, by_token, by_chance = self._regression.theta
+        tokens = np.flatnonzero(self._seen)
+        own = (self._sums[tokens] + SHRINKAGE * self._mean) / (self._seen[tokens] + SHRINKAGE)
+        unknown = np.clip(self._mean + _SPREAD, 0.0, 1.0)
+        hoped = base + by_token * np.concatenate([own, unknown]) + by_chance
+        often = np.concatenate([self._seen[tokens], np.full(len(unknown), SHRINKAGE)])
+        return np.clip(hoped, 0.01, 0.99), often
 
     def learn(self, tree: DraftTree, conditional: FloatArray) -> None:
         """Learns from the last level of `tree`, freshly drafted, by its nodes' chances [n]."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from .beliefs import Beliefs
-from .cost import CycleCost, Levels
+from .cost import NO_OVERHEADS, CycleCost, Levels, Overheads
 from .drafting import DraftingRule
 from .drafts import Drafts, without_experts
 from .forecast import ExpertForecast
@@ -23,6 +22,7 @@ from .policies import (
     widths_of,
 )
 from .reason import End, Reason, Step, best_left_out
+from .resting import ANSWER, Resting
 from .search import Plan, best_subtree
 from .tree import DraftTree, FloatArray, IntArray
 
@@ -50,8 +50,7 @@ class Planned:
 
     beliefs: what was learned. live: the machine to plan for. by_count: plan by the number of rows
     alone, as EVICT does (arXiv 2605.00342). ratio: maximise E/T of the cycle, as the SpecFit paper
-    does (arXiv 2610.15417); else E - rate * T at the long-run rate. observe_ms: what observing a
-    decode's experts takes.
+    does (arXiv 2610.15417); else E - rate * T at the long-run rate.
     """
 
     least_chance = LEAST_CHANCE
@@ -64,16 +63,17 @@ class Planned:
         *,
         by_count: bool = False,
         ratio: bool = False,
-        observe_ms: float = 0.0,
+        overheads: Overheads = NO_OVERHEADS,
     ) -> None:
         self.beliefs = beliefs
         self.live = live
         self.max_rows = min(max_rows, live.now.max_rows)
         self.ratio = ratio
-        self._observe_ms = observe_ms
+        self._overheads = overheads
         self._lines = 1
         self._root_union = float(beliefs.expected_unions[1])  # to expect of the lines' roots
-        self.rule = DraftingRule(live, self._root_union, self.max_rows)
+        self.rule = DraftingRule(live, self._root_union, self.max_rows, beliefs.gains)
+        self._resting = Resting(overheads, self._promise)
         self._rows_before = 1
         self._unseen = LOOK_EVERY
         self._time_ms = self._looking_ms = 0.0
@@ -85,12 +85,12 @@ class Planned:
         # Of this cycle: the roots to draft behind; what was drafted; per level its predicted gain,
         # and the worth before. For its reason: the rate, the first drafts' ms and tokens beside the
         # plain ms, the plan with a level more that was not drafted, how deep the context allows,
-        # and whether it is a trial.
+        # and whether it is a trial, with the time that it was to take.
         self._context = self._room = 0
         self._rate = self.rule.rate
         self._first = (0.0, 0.0, 0.0)
         self._wider: tuple[Plan, int] | None = None
-        self._trial = False
+        self._trial, self._expected_ms = False, 0.0
         self._drafting: IntArray = NOTHING
         self._levels_drafted: tuple[tuple[int, ...], ...] = ()
         self._hopes: list[tuple[float, float]] = []
@@ -105,42 +105,52 @@ class Planned:
     def reads_states(self) -> bool:
         return self._forecasting
 
-    @property
-    def may_draft(self) -> bool:
-        return self.rule.may_draft(self._planning_ms[False])
+    def tracks(self, prompt: int, missing_ms: float) -> bool:
+        if not self.rule.may_draft(self._planning_ms[False]):
+            return False
+        look_ms = self._spent_ms([(0,)]) + prompt * self._overheads.position_ms
+        return self._resting.wakes(self.rule, missing_ms, look_ms)
 
-    def begin(self, context: int, roots: Sequence[int]) -> bool:
+    def _promise(self) -> float:
+        """Tokens a cycle that drafts are to gain, by all that is known of roots."""
+        hopes, often = self.beliefs.outlook.hopes()
+        gains = [self._first_gain(1, float(hope)) for hope in hopes]
+        calibrated = [max(0.0, self.rule.gains.calibrated(0, gain)) for gain in gains]
+        return float(np.average(calibrated, weights=often))
+
+    def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         self._context, self._lines = context, len(roots)
         self._root_union = float(self.beliefs.expected_unions[self._lines])
-        self._levels_drafted = ()
+        self._levels_drafted, self._trial = (), False
         self._hopes.clear()
         self._newest = self._folded = self._wider = None
         self.rule.turn_to(self._lines, self._root_union)
-        if not self.may_draft:
+        if not self.rule.may_draft(self._planning_ms[False]):
             return False
         self._rate = self.rule.rate
         self._forecasting = self._forecast_pays()
         plain_ms = self._plain_ms(self._rows_before)
-        plain = self._worth(self._lines, plain_ms)
         # A draft that brings no experts behind each of the most promising lines.
         hopes = [self.beliefs.outlook.behind(root) for root in roots]
         order = sorted(range(len(roots)), key=lambda line: -hopes[line])
-        best: tuple[float, int, float, float] | None = None
+        best: tuple[float, int, float] | None = None
         hoped = 0.0
         for n in range(1, min(self._lines, self.max_rows - self._lines) + 1):
             hoped += hopes[order[n - 1]]
-            rows = self._lines + n
-            ms = self.live.verify_ms(rows, self._root_union, context, self._rows_before)
-            ms += self._spent_ms([(0,) * n])
-            gain = self._worth(self._lines + hoped, ms) - plain
+            gain = self._first_gain(n, hoped)
             if best is None or gain > best[0]:
-                best = gain, n, ms - plain_ms, hoped
+                best = gain, n, hoped
         assert best is not None  # else no draft may be
-        gain, n, more_ms, hoped = best
+        gain, n, hoped = best
+        self._resting.learn(self.rule.gains.calibrated(0, gain))
         self._drafting = np.array(sorted(order[:n]), np.int32)
-        self._hopes.append((gain, plain))
-        self._first = (more_ms, hoped, plain_ms)
-        goes_on = self.rule.goes_on(0, gain, self._spent_ms([(0,) * n]))
+        self._hopes.append((gain, self._worth(self._lines, plain_ms)))
+        self._first = (self._first_ms(n) - plain_ms, hoped, plain_ms)
+        waiting_ms = waiting * self._overheads.position_ms
+        self._expected_ms = self._spent_ms([(0,) * n]) + waiting_ms
+        # Caught up on once, the text serves all further cycles of the answer.
+        least = self.rule.rate * waiting_ms / ANSWER
+        goes_on = self.rule.goes_on(0, gain, self._expected_ms, least)
         self._trial = self.rule.trying
         return goes_on
 
@@ -183,7 +193,7 @@ class Planned:
         drafts, plan = self._newest
         worth = self._worth(plan.committed, plan.ms)
         for level, (predicted, before) in enumerate(self._hopes):
-            self.rule.learn_gain(level, predicted, worth - before)
+            self.rule.gains.learn(level, predicted, worth - before)
         self._learn_saving(drafts, worth)
         rows = int(plan.keep.sum())
         chances = drafts.chances[plan.keep]
@@ -191,12 +201,13 @@ class Planned:
             union = float(self.beliefs.expected_unions[rows])
             return Choice(plan.keep, chances, union)
         kept = drafts.forecast.only(plan.keep)
-        union = self._union(drafts.forecast, plan)
+        union = drafts.union(plan.keep)
         return Choice(plan.keep, chances, union, kept)
 
     def looks(self, tree: DraftTree) -> bool:
         self._unseen += 1
-        if self._looking_ms + self._observe_ms > LOOKING_SHARE * self._time_ms + FIRST_LOOKS_MS:
+        observe_ms = self._overheads.observe_ms
+        if self._looking_ms + observe_ms > LOOKING_SHARE * self._time_ms + FIRST_LOOKS_MS:
             return False
         news = self._forecasting and self._forecast and not self._forecast.knows(tree.tokens)
         return bool(news) or (len(tree) > 1 and self._unseen > LOOK_EVERY)
@@ -204,7 +215,7 @@ class Planned:
     def learn(self, outcome: Outcome) -> None:
         if outcome.experts is not None:
             self._unseen = 0
-            self._looking_ms += self._observe_ms
+            self._looking_ms += self._overheads.observe_ms
         choice = outcome.choice
         self.beliefs.learn(outcome.tree, outcome.path, choice.forecast, outcome.experts)
         rows = min(outcome.rows, self.live.now.max_rows)
@@ -220,6 +231,9 @@ class Planned:
         self._time_ms += ms
         self._rows_before = rows
         if outcome.levels:
+            if self._trial:
+                spent_ms = outcome.draft_ms + outcome.catch_up_ms + outcome.plan_ms
+                self.rule.charge(max(0.0, spent_ms - self._expected_ms))
             self._planning_ms[self._forecasting] = followed(self.planning_ms, outcome)
             self._levels += 0.05 * (len(outcome.levels) - self._levels)
             self._drafted += 1
@@ -233,6 +247,8 @@ class Planned:
     def reason(self, *, begun: bool) -> Reason:
         if self._lines >= self.max_rows:
             return Reason("planned", 0, end="rows")
+        if not begun and self.rule.may_draft(self._planning_ms[False]):
+            return Reason("resting")
         if not begun or not self._hopes:
             surest, plain_ms = self.rule.surest(self._planning_ms[False])
             return Reason("hopeless", 0, plain_ms, surest)
@@ -272,6 +288,17 @@ class Planned:
             return committed / ms * self._plain_ms(self._lines)
         return committed - self.rule.rate * ms
 
+    def _first_ms(self, n: int) -> float:
+        """A cycle with the first drafts of n lines, which bring no experts."""
+        rows = min(self._lines + n, self.max_rows)
+        verify_ms = self.live.verify_ms(rows, self._root_union, self._context, self._rows_before)
+        return verify_ms + self._spent_ms([(0,) * n])
+
+    def _first_gain(self, n: int, hoped: float) -> float:
+        """What such a cycle gains over a plain one, if so many tokens come of it."""
+        plain = self._worth(self._lines, self._plain_ms(self._rows_before))
+        return self._worth(self._lines + hoped, self._first_ms(n)) - plain
+
     def _plain_ms(self, rows_before: int) -> float:
         """A decode of the roots alone."""
         return self.live.verify_ms(self._lines, self._root_union, self._context, rows_before)
@@ -289,7 +316,7 @@ class Planned:
         unions = self.beliefs.expected_unions[: cost.max_rows + 1]
         if self._forecasting:
             unions = np.full_like(unions, self._root_union)
-        return Drafts(tree, conditional, cost, unions)
+        return Drafts(tree, conditional, cost, unions, self._root_union)
 
     def _best(
         self,
@@ -307,7 +334,8 @@ class Planned:
         if not self._forecasting or plan.keep.sum() == self._lines:
             return plan
         if drafts.forecast is None:
-            self._foresee(drafts)
+            assert self._forecast is not None
+            drafts.foresee(self._forecast)
         assert drafts.forecast is not None
         forecast = drafts.forecast.with_likenesses(frontier)
         return self._searched(drafts, levels, frontier, chances, forecast, drafts.by_experts)
@@ -334,34 +362,6 @@ class Planned:
             max_states=1 + int(PLANNING_SHARE * drafts.by_rows.rows_ms[1] / STATE_MS),
         )
 
-    def _foresee(self, drafts: Drafts) -> None:
-        """Forecasts the experts of the candidates.
-
-        The forecast's growth over the roots' experts is scaled to what was observed. The roots' own
-        number is not taken from it: one root's is certain, and of so many lines the mean is known.
-        """
-        assert self._forecast is not None
-        drafts.forecast = self._forecast.of(drafts.tree)
-        cost, scale = drafts.cost, self._forecast.scale
-        known = self._root_union - scale * self._forecast_roots(drafts.forecast)
-        drafts.by_experts = replace(
-            cost,
-            rows_ms=cost.rows_ms + cost.expert_ms * known,
-            expert_ms=cost.expert_ms * scale,
-        )
-
-    def _forecast_roots(self, forecast: ExpertForecast) -> float:
-        roots = np.zeros(len(forecast.unforeseen), np.bool_)
-        roots[: self._lines] = True
-        return forecast.weighted_union(roots, self.beliefs.layer_weights)
-
-    def _union(self, forecast: ExpertForecast, plan: Plan) -> float:
-        """The weighted union to expect of a plan."""
-        assert self._forecast is not None
-        grown = forecast.weighted_union(plan.keep, self.beliefs.layer_weights)
-        grown -= self._forecast_roots(forecast)
-        return self._root_union + self._forecast.scale * grown
-
     def _forecast_pays(self) -> bool:
         """Whether to forecast in the coming cycle."""
         if self._forecast is None:
@@ -387,8 +387,7 @@ class Planned:
             by_rows = without_experts(drafts.cost, self.beliefs.expected_unions)
             levels = self._levels_drafted
             other = self._searched(drafts, levels, NOTHING, drafts.chances, None, by_rows)
-            union = self._union(drafts.forecast, other)
             ms = self._spent_ms(levels)
-            ms += drafts.cost.verify_ms(int(other.keep.sum()), union)
+            ms += drafts.cost.verify_ms(int(other.keep.sum()), drafts.union(other.keep))
             saved = worth - self._worth(other.committed, ms)
         self._saved += 0.05 * (saved - self._saved)

@@ -56,6 +56,7 @@ class Outcome:
     context: tokens of committed text at its start, the mean of the lines.
     experts: uint64 [n, layer, word], what the nodes used; None if that was not observed.
     draft_ms, plan_ms: measured time in the head and in the policy. verify_ms: all the rest of it.
+    catch_up_ms: of the head, beside draft_ms, on text that was decoded without drafts.
     """
 
     tree: DraftTree
@@ -67,6 +68,7 @@ class Outcome:
     draft_ms: float
     plan_ms: float
     verify_ms: float
+    catch_up_ms: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -83,17 +85,23 @@ class Policy(Protocol):
     def planning_ms(self) -> float:
         """Time that the policy takes a level in this cycle, as measured before."""
 
-    @property
-    def may_draft(self) -> bool:
-        """Whether this policy can draft at all here."""
+    def tracks(self, prompt: int, missing_ms: float) -> bool:
+        """Whether drafts may be wanted in an answer to so many tokens, so that the head's features
+        are to be kept.
+
+        missing_ms: what it takes to process text anew of which they were not.
+        """
 
     @property
     def reads_states(self) -> bool:
         """Whether the trees of this cycle should carry the head's states."""
 
-    def begin(self, context: int, roots: Sequence[int]) -> bool:
+    def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         """Whether to draft behind the tokens `roots`, one a line, before which `context` tokens are
-        committed, in the mean of the lines."""
+        committed, in the mean of the lines.
+
+        waiting: positions that the heads would first have to catch up on.
+        """
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
         """Nodes of the last level to grow, and into how many children; no nodes: stop drafting.
@@ -123,7 +131,6 @@ class Baseline:
     """A mode that does not plan; what it learns serves its expectations, which are reported."""
 
     least_chance = 0.0
-    may_draft = True
     reads_states = False
 
     def __init__(self, beliefs: Beliefs, max_rows: int) -> None:
@@ -132,7 +139,10 @@ class Baseline:
         self.planning_ms = FIRST_PLANNING_MS
         self._unseen = LOOK_EVERY  # drafted cycles since the last look; the first is looked at
 
-    def begin(self, context: int, roots: Sequence[int]) -> bool:
+    def tracks(self, prompt: int, missing_ms: float) -> bool:
+        return True
+
+    def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         return True
 
     def looks(self, tree: DraftTree) -> bool:
@@ -160,9 +170,10 @@ class Baseline:
 class Off(Baseline):
     """Plain autoregressive decoding."""
 
-    may_draft = False
+    def tracks(self, prompt: int, missing_ms: float) -> bool:
+        return False
 
-    def begin(self, context: int, roots: Sequence[int]) -> bool:
+    def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         return False
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:

@@ -27,15 +27,14 @@ class Steady:
         return self._policy.planning_ms
 
     @property
-    def may_draft(self) -> bool:
-        return self._policy.may_draft
-
-    @property
     def reads_states(self) -> bool:
         return self._policy.reads_states
 
-    def begin(self, context: int, roots: Sequence[int]) -> bool:
-        return self._policy.begin(context, roots)
+    def tracks(self, prompt: int, missing_ms: float) -> bool:
+        return self._policy.tracks(prompt, missing_ms)
+
+    def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
+        return self._policy.begin(context, roots, waiting)
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
         return self._policy.expand(tree, room)

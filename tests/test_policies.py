@@ -20,7 +20,10 @@ from specfit.planner import (
     make_policy,
     pack,
 )
-from specfit.planner.drafting import DraftingRule
+from specfit.planner.cost import NO_OVERHEADS, Overheads
+from specfit.planner.drafting import TRIAL_SHARE, DraftingRule
+from specfit.planner.gains import Gains
+from specfit.planner.planned import Planned
 
 
 def cost(
@@ -54,36 +57,96 @@ class TestDraftingRule:
         for _ in range(cycles):
             if rule.goes_on(0, 0.5, 1.0):
                 drafted += 1
-                rule.learn_gain(0, 0.5, gained)
+                rule.gains.learn(0, 0.5, gained)
             rule.learn(1, 25.0)
         return drafted
 
     def test_sees_where_certain_drafts_would_lose(self) -> None:
-        assert not DraftingRule(live(cost(25.0, fixed_ms=0.0)), 0.0, 64).may_draft(0.1)
-        assert DraftingRule(live(cost(1.0)), 0.0, 64).may_draft(0.1)
+        assert not DraftingRule(live(cost(25.0, fixed_ms=0.0)), 0.0, 64, Gains()).may_draft(0.1)
+        assert DraftingRule(live(cost(1.0)), 0.0, 64, Gains()).may_draft(0.1)
 
     def test_planning_that_takes_too_long_forbids_drafting(self) -> None:
         table = cost(1.0, fixed_ms=1.0)
-        assert DraftingRule(live(table), 0.0, 64).may_draft(0.0)
-        assert not DraftingRule(live(table), 0.0, 64).may_draft(5.0)
+        assert DraftingRule(live(table), 0.0, 64, Gains()).may_draft(0.0)
+        assert not DraftingRule(live(table), 0.0, 64, Gains()).may_draft(5.0)
 
     def test_stops_after_disappointment_and_then_only_tries(self) -> None:
         # 1 % of 25 s are 250 trials of 1 ms; it must keep trying, within that.
-        assert 3 <= self.run(DraftingRule(live(cost(5.0)), 0.0, 64), 1000, gained=-0.3) <= 280
+        assert (
+            3 <= self.run(DraftingRule(live(cost(5.0)), 0.0, 64, Gains()), 1000, gained=-0.3) <= 280
+        )
 
     def test_a_change_for_the_better_is_noticed(self) -> None:
-        rule = DraftingRule(live(cost(5.0)), 0.0, 64)
+        rule = DraftingRule(live(cost(5.0)), 0.0, 64, Gains())
         self.run(rule, 300, gained=-0.3)
         self.run(rule, 300, gained=0.5)
         assert self.run(rule, 100, gained=0.5) == 100
 
     def test_predictions_that_are_always_too_low_are_corrected(self) -> None:
-        rule = DraftingRule(live(cost(5.0)), 0.0, 64)
+        rule = DraftingRule(live(cost(5.0)), 0.0, 64, Gains())
         assert not rule.goes_on(1, -0.1, 1.0)
         for gain in np.linspace(-0.3, 0.3, 100):
-            rule.learn_gain(1, float(gain), float(gain) + 0.2)
+            rule.gains.learn(1, float(gain), float(gain) + 0.2)
         assert rule.goes_on(1, -0.1, 1.0)
         assert not rule.goes_on(1, -0.4, 1.0)
+
+
+def specfit(table: CycleCost, overheads: Overheads = NO_OVERHEADS) -> Planned:
+    policy = make_policy(Spec.parse("specfit"), dense_beliefs(), live(table), 64, overheads)
+    assert isinstance(policy, Planned)
+    return policy
+
+
+class TestResting:
+    """A row takes 21 ms, a draft more as much as another token and half of one, if it is `dear`."""
+
+    dear = cost(30.0, fixed_ms=-9.0, draft_ms=0.1)
+    cheap = cost(5.0, fixed_ms=16.0)
+    features = Overheads(features_ms=0.5, position_ms=0.05)
+
+    def test_an_answer_is_prepared_where_drafts_promise_more_than_that_takes(self) -> None:
+        assert specfit(self.cheap, self.features).tracks(100, missing_ms=0.0)
+        assert specfit(self.cheap, self.features).tracks(100, missing_ms=500.0)
+        assert not specfit(self.cheap, self.features).tracks(100, missing_ms=1e5)
+
+    def test_where_drafts_do_not_pay_answers_are_decoded_as_without_a_head(self) -> None:
+        policy = specfit(cost(14.0, fixed_ms=7.0), self.features)
+        assert not policy.tracks(100, missing_ms=0.0)
+        tracked = 0
+        for _ in range(400):  # answers of 2.1 s; to prepare one takes 5 % of that, and a look
+            tracked += policy.tracks(100, missing_ms=0.0)
+            for _ in range(100):
+                policy.learn_plain(0)
+        assert 10 < tracked < 400 * TRIAL_SHARE * 2100 / (200 * 0.5)
+
+    def test_what_costs_nothing_is_always_prepared(self) -> None:
+        policy = specfit(cost(14.0, fixed_ms=7.0), Overheads(features_ms=0.0))
+        policy.rule.learn(1, 1e3)
+        assert policy.tracks(100, missing_ms=0.0)
+        assert not policy.tracks(100, missing_ms=1e4)
+
+    def test_catching_up_on_the_prompt_is_weighed_against_an_answer(self) -> None:
+        policy = specfit(self.cheap, Overheads(position_ms=1.0))
+        assert policy.begin(0, [0], waiting=100)
+        assert not policy.begin(0, [0], waiting=20_000)
+
+    def test_a_trial_counts_for_all_that_it_took(self) -> None:
+        def trials(catch_up_ms: float) -> int:
+            policy = specfit(cost(14.0, fixed_ms=7.0))
+            found = 0
+            for _ in range(2000):
+                if not policy.begin(0, [0]):
+                    policy.learn_plain(0)
+                    continue
+                found += 1
+                tree = DraftTree.of_root(0)
+                choice = policy.choose(tree)
+                outcome = Outcome(tree, [0], choice, [(0,)], 0, None, 0.5, 0.3, 21.0, catch_up_ms)
+                policy.learn(outcome)
+            return found
+
+        assert trials(0.0) > 100
+        assert 4 <= trials(80.0) <= 6  # of 42 s
 
 
 class TestPolicies:
@@ -183,7 +246,9 @@ class TestPolicies:
             UnionByRows(np.full(65, 2.0)),
             np.ones(2),
         )
-        policy = make_policy(Spec.parse("specfit"), beliefs, live(cost(1.0, layers=2)), 64, 5.0)
+        policy = make_policy(
+            Spec.parse("specfit"), beliefs, live(cost(1.0, layers=2)), 64, Overheads(5.0)
+        )
         seen = 0
         for token in range(5000):
             tree = DraftTree.of_root(token)

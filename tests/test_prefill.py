@@ -199,22 +199,41 @@ def test_features_are_the_inputs_of_the_tapped_layers_in_their_order(
 ) -> None:
     context = engine.context
     engine.forget()
-    context.decode_prompt(prompt_of(engine, 7))
+    context.tap(0, wanted=True)
+    context.decode_prompt(prompt_of(engine, 9))
     layers = [
         np.ctypeslib.as_array(
-            library.get_layer_input(context.handle, tap), (7, context.model.n_embd)
+            library.get_layer_input(context.handle, tap), (9, context.model.n_embd)
         )
         for tap in context.taps
     ]
     assert len(layers) == 3
     wanted = np.stack(layers, axis=1)
     assert np.abs(wanted).max() > 0
-    np.testing.assert_array_equal(context.features(7), wanted)
+    np.testing.assert_array_equal(context.features(9), wanted)
     # Were llama.cpp to lay them out otherwise, they would be copied together.
     monkeypatch.setattr(context, "_feature_view", lambda _inputs, _places: None)
     monkeypatch.setattr(context, "_feature_places", [])
-    np.testing.assert_array_equal(context.features(7), wanted)
+    np.testing.assert_array_equal(context.features(9), wanted)
     context._feature_places = []
+    context.tap(0, wanted=False)
+    engine.forget()
+
+
+def test_features_that_nobody_wants_are_not_handed_out(engine: Engine) -> None:
+    """A conversation may be decoded without for a while; the head then sees all of it."""
+    engine.forget()
+    line, drafter = engine.lines[0], drafter_of(engine)
+    text = prompt_of(engine, 30)
+    assert line.prefill(text[:10], True, lambda: True)
+    line.remember_prompt()
+    assert line.prefill(text[:20], False, lambda: True)
+    assert not engine.context.tapped
+    assert (line.n_past, drafter.n_known, line.missing(text)) == (20, 10, 10)
+    assert line.prefill(text, True, lambda: True)
+    line.remember_prompt()
+    assert line.reused == 10
+    assert (drafter.n_known, line.missing(text)) == (30, 0)
     engine.forget()
 
 

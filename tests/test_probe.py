@@ -67,6 +67,7 @@ def error_of(setting: dict) -> float:
         context = Context(
             model, ctx=options.ctx, threads=1, lines=options.lines, taps=taps, drafting=drafting
         )
+        context.tap(0, wanted=drafting)
         context.decode_prompt([1, 2, 3])
         context.close()
         model.close()

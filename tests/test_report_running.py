@@ -83,7 +83,9 @@ def test_a_calibration_is_kept_as_a_profile_that_plans_can_be_made_by(bundled_en
     points = [CostPoint(1, 8, 20.0), CostPoint(2, 8, 25.0), CostPoint(2, 12, 30.0)]
     path = tmp_path / "measured.json"
     path.write_text(
-        json.dumps(profile_of(Measured(points, [1.0, 2.0], 0.5, [], 0.1), bundled_engine))
+        json.dumps(
+            profile_of(Measured(points, [1.0, 2.0], 0.5, [], 0.1, 0.2, 0.01), bundled_engine)
+        )
     )
     cost = load_profile(str(path), np.ones(10), 8)
     assert cost.verify_ms(2, 120.0) == pytest.approx(30.0)

@@ -81,9 +81,9 @@ MACHINES = (
 class Explaining(Planned):
     """Keeps the reason of every cycle, and checks it against the plan and its tables."""
 
-    def begin(self, context: int, roots: Sequence[int]) -> bool:
+    def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         self.context, self.root, self.before = context, roots[0], self._rows_before
-        self.goes = super().begin(context, roots)
+        self.goes = super().begin(context, roots, waiting)
         return self.goes
 
     def learn(self, outcome: Outcome) -> None:

@@ -1,0 +1,47 @@
+"""Whether an answer is worth preparing for drafts.
+
+A head needs the features of every token before its drafts. Having llama.cpp hand them out costs a
+little of every cycle, and where a text was decoded without, it must be processed anew. So where
+drafts do not pay, an answer is decoded as if there were no head: at llama.cpp's own speed. What
+drafts promise is the gain to expect of the first level, in the mean over roots, those counting
+nothing behind which none would be made. Trials, which the rule pays from the same hundredth of the
+time as its others, see whether that is still so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .cost import Overheads
+from .drafting import DraftingRule
+
+# Cycles of an answer, for want of knowing; and a cycle's weight in the running mean.
+ANSWER, WEIGHT = 200, 1 / 200
+
+
+class Resting:
+    """promise: tokens a cycle that drafts gain; asked for when it is first needed."""
+
+    def __init__(self, overheads: Overheads, promise: Callable[[], float]) -> None:
+        self._overheads = overheads
+        self._first_promise = promise
+        self._promise: float | None = None
+
+    def learn(self, gain: float) -> None:
+        """Learns what was expected of the first level behind a root."""
+        if self._promise is not None:
+            self._promise += WEIGHT * (max(0.0, gain) - self._promise)
+
+    def wakes(self, rule: DraftingRule, missing_ms: float, look_ms: float) -> bool:
+        """Whether drafts may be wanted in the coming answer.
+
+        missing_ms: what it takes to process text anew whose features were not kept. look_ms: to
+        draft for the first time behind the prompt.
+        """
+        if self._promise is None:
+            self._promise = self._first_promise()
+        features_ms = self._overheads.features_ms
+        spared_ms = self._promise / rule.rate - features_ms
+        if ANSWER * spared_ms > missing_ms:
+            return True
+        return rule.affords(missing_ms + ANSWER * features_ms, look_ms)
