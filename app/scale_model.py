@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .bench_out import check_writable
 from .entry import AppError, about, run
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ def scale_model(
 
     if out.is_dir():
         raise AppError(f"{out} is a folder; give the name of a file")
+    check_writable(out)
+    if head_out is not None and not head_out.parent.is_dir():
+        raise AppError(f"{head_out} cannot be made: there is no folder {head_out.parent}")
     model = SourceModel(source or bundled_model())
     shape = changed(SHAPES[preset] if preset else Shape.of(model), sizes)
     if head is not None and head_out is not None and head_out.exists() and head_out.samefile(head):
