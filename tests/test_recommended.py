@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import struct
+from math import prod
 
 import llama_cpp.llama_cpp as llama
 import pytest
@@ -89,10 +91,13 @@ def test_what_runs_beside_it_is_what_llama_cpp_reserves(full_shape):
 def test_a_described_head_takes_what_such_a_file_takes(tmp_path):
     header, at = {}, 0
     for name, tensor in head_tensors(QWEN3_30B_A3B).items():
-        header[name] = {**tensor, "data_offsets": [at, at]}
+        size = prod(tensor["shape"]) * {"BF16": 2, "I64": 8, "BOOL": 1}[tensor["dtype"]]
+        header[name] = {**tensor, "data_offsets": [at, at + size]}
+        at += size
     text = json.dumps(header).encode()
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    os.truncate(tmp_path / "model.safetensors", 8 + len(text) + at)  # takes no room on the disk
     for on_gpu in (False, True):
         needs = Q4_K_M.needs(on_gpu=on_gpu, head_on_gpu=on_gpu, split=False)
         told = needs.gpu_head if on_gpu else needs.host_head
