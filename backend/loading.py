@@ -8,7 +8,6 @@ from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
-import psutil
 import torch
 
 from specfit.models import bundled_head, bundled_model
@@ -33,6 +32,7 @@ from .calibration import Measured, calibrated
 from .context import BATCH, TREE_LIMIT, Context
 from .cores import performance_cores
 from .errors import SpecfitError
+from .hostmemory import host_memory
 from .memory import memory_path, recall
 from .model import Model, Progress
 from .observer import Observer
@@ -270,7 +270,7 @@ def _best_lines(
     assert measured is not None
     cost = _own_cost(measured, weights, info.n_experts_used)
     unions = measured.union_by_rows(TREE_LIMIT) * float(weights.sum())
-    free = psutil.virtual_memory().available
+    free = host_memory().free
     most = plan.lines if plan.gpu else int(KV_SHARE * free / max(1, info.kv_bytes(ctx)))
     return best_lines(cost, unions, min(most, MOST_LINES))
 
