@@ -97,7 +97,7 @@ class Static(Baseline):
         super().__init__(beliefs, max_rows)
         self.shape = set(shape)
 
-    def begin(self, context: int, roots: Sequence[int]) -> bool:
+    def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         return bool(self.shape)
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
