@@ -113,8 +113,8 @@ async def test_one_message_waits_and_the_next_stays_in_the_input(store):
     async with loading(slow, store) as pilot:
         await send(pilot, "What is tea?")
         await send(pilot, "Why?")
+        await until(lambda: notices(pilot) == ["A message waits already; Esc takes it back."])
         await until(lambda: pilot.app.composer.text == "Why?")
-        assert notices(pilot) == ["A message waits already; Esc takes it back."]
         slow.go_on.set()
         await until(lambda: answers(pilot) == ["A drink."])
         assert pilot.app.composer.text == "Why?"

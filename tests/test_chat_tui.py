@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from flowcases import Scripted, scripted
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Markdown
@@ -173,9 +174,9 @@ async def test_new_lines_and_pastes_stay_one_message(bundled_engine):
     async with chat(bundled_engine, max_tokens=3) as pilot:
         await press(pilot, "a", "ctrl+j", "b", "shift+enter")
         composer = pilot.app.query_one(Composer)
-        composer.post_message(events.Paste("first\r\nsecond\rthird \x1b[31m\n"))
-        await asyncio.sleep(0.05)
-        assert composer.text == "a\nb\nfirst\nsecond\nthird ␛[31m\n"
+        pilot.app.post_message(events.Paste("first\r\nsecond\rthird \x1b[31m\n"))
+        pasted = "a\nb\nfirst\nsecond\nthird ␛[31m\n"
+        await until(pilot, lambda: composer.text == pasted)
         assert not pilot.app.query(UserMessage)
         await press(pilot, "enter")
         await answered(pilot)
@@ -226,9 +227,10 @@ async def test_it_works_in_80_by_24(bundled_engine):
         assert len(str(pilot.app.query_one(Composer).border_subtitle)) <= 76
 
 
-async def test_scrolling_up_lets_go_and_the_end_takes_hold_again(bundled_engine):
-    async with chat(bundled_engine, size=(40, 14)) as pilot:
-        await ask(pilot, ENDLESS)
+async def test_scrolling_up_lets_go_and_the_end_takes_hold_again():
+    words = " ".join(map(str, range(2000)))
+    async with scripted(Scripted(words, "Hi.", per_s=200), (40, 14)) as pilot:
+        await ask(pilot, "Count")
         conversation = pilot.app.query_one(Conversation)
         await until(pilot, lambda: conversation.max_scroll_y > 8)
         assert conversation.scroll_y == conversation.max_scroll_y
