@@ -141,6 +141,8 @@ class Settings:
                 option.type.convert(one, option, None)
             except click.BadParameter as error:
                 raise self.wrong(key, error.message.rstrip(".")) from None
+            except OverflowError:
+                raise self.wrong(key, "the number is too large") from None
         if isinstance(option.type, click.Path):
             values = [str(_expanded(str(one))) for one in values]
         return values if isinstance(value, list) else values[0]

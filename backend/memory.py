@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,11 @@ from specfit.planner import Beliefs
 
 from .cache import cache_path, identity, replace_if_possible
 
+# What numpy and zipfile raise of an archive that is damaged.
+DAMAGE = (
+    *(OSError, ValueError, LookupError, EOFError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 FORMAT = 2
 
 
@@ -30,7 +36,7 @@ def recall(beliefs: Beliefs, path: Path) -> bool:
     try:
         with np.load(path, allow_pickle=False) as kept:
             beliefs.restore({name: kept[name] for name in kept.files})
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except DAMAGE:
         return False
     return True
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import os
 import platform
-import zipfile
 from contextlib import suppress
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
@@ -39,6 +38,7 @@ from .cache import cache_path, identity
 from .context import TREE_LIMIT
 from .engine import Engine
 from .loading import Loaded
+from .memory import DAMAGE
 
 FORMAT = 2
 State = dict[str, NDArray[np.generic]]
@@ -129,7 +129,7 @@ def _read(path: Path) -> State | None:
             return {name: kept[name] for name in kept.files}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+    except DAMAGE:
         with suppress(OSError):
             path.unlink()  # a damaged file is of no use to any run
         return None
