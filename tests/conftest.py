@@ -33,6 +33,7 @@ calibration.SHAPE_MS, calibration.VISITS, calibration.LEVEL_ROUNDS = 5.0, (1, 2)
 
 # How long a property takes to try is the machine's business, not the property's.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", settings.get_profile("suite"), max_examples=20_000)
 settings.load_profile("suite")
 
 
