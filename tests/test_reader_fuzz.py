@@ -13,6 +13,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -307,10 +308,9 @@ def test_what_was_learned_is_kept_or_learned_anew(folder: Path, wanted: list[Edi
         steady._read(path)
 
 
-MEASURED = (
-    b'{"model": "/a", "points": [{"rows": 1, "union": 8, "ms": 5.5}], "level_ms": [1, 2], '
-    b'"switch_ms": 0.1, "context_ms": [], "observe_ms": 0.2}'
-)
+LISTS = {"points": [{"rows": 1, "union": 8, "ms": 5.5}], "level_ms": [1, 2], "context_ms": []}
+NAMES = [field.name for field in fields(calibration.Measured)]
+MEASURED = json.dumps({"model": "/a"} | {name: LISTS.get(name, 0.1) for name in NAMES}).encode()
 
 
 @given(wanted=JSON)
