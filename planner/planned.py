@@ -35,7 +35,7 @@ STATE_MS = 0.1
 DEEPEST = 16
 # Observing experts may take this share of the time, and so much at first.
 LOOKING_SHARE = 0.005
-FIRST_LOOKS_MS = 30.0
+FIRST_LOOKS_MS = 8.0
 NO_HOPES: FloatArray = np.zeros(0)
 
 
@@ -85,12 +85,12 @@ class Planned:
         # Of this cycle: the roots to draft behind; what was drafted; per level its predicted gain,
         # and the worth before. For its reason: the rate, the first drafts' ms and tokens beside the
         # plain ms, the plan with a level more that was not drafted, how deep the context allows,
-        # and whether it is a trial, with the time that it was to take.
+        # and whether it is a trial; and how long the heads were to catch up.
         self._context = self._room = 0
         self._rate = self.rule.rate
         self._first = (0.0, 0.0, 0.0)
         self._wider: tuple[Plan, int] | None = None
-        self._trial, self._expected_ms = False, 0.0
+        self._trial, self._waiting_ms = False, 0.0
         self._drafting: IntArray = NOTHING
         self._levels_drafted: tuple[tuple[int, ...], ...] = ()
         self._hopes: list[tuple[float, float]] = []
@@ -146,11 +146,11 @@ class Planned:
         self._drafting = np.array(sorted(order[:n]), np.int32)
         self._hopes.append((gain, self._worth(self._lines, plain_ms)))
         self._first = (self._first_ms(n) - plain_ms, hoped, plain_ms)
-        waiting_ms = waiting * self._overheads.position_ms
-        self._expected_ms = self._spent_ms([(0,) * n]) + waiting_ms
+        self._waiting_ms = waiting * self._overheads.position_ms
         # Caught up on once, the text serves all further cycles of the answer.
-        least = self.rule.rate * waiting_ms / ANSWER
-        goes_on = self.rule.goes_on(0, gain, self._expected_ms, least)
+        least = self.rule.rate * self._waiting_ms / ANSWER
+        ms = self._spent_ms([(0,) * n]) + self._waiting_ms
+        goes_on = self.rule.goes_on(0, gain, ms, least)
         self._trial = self.rule.trying
         return goes_on
 
@@ -232,8 +232,7 @@ class Planned:
         self._rows_before = rows
         if outcome.levels:
             if self._trial:
-                spent_ms = outcome.draft_ms + outcome.catch_up_ms + outcome.plan_ms
-                self.rule.charge(max(0.0, spent_ms - self._expected_ms))
+                self.rule.charge(max(0.0, outcome.catch_up_ms - self._waiting_ms))
             self._planning_ms[self._forecasting] = followed(self.planning_ms, outcome)
             self._levels += 0.05 * (len(outcome.levels) - self._levels)
             self._drafted += 1
