@@ -13,10 +13,12 @@ from typing import Literal
 from .batch_parameters import KEYS, NOTHING, Parameters, parameters_of
 from .entry import AppError, about
 from .prompts import (
+    LONGEST,
     STANDARD_INPUT,
     Id,
     LineError,
     Message,
+    check_length,
     filled_text,
     id_of,
     messages_of,
@@ -143,18 +145,19 @@ class Reading:
                 messages, asked = self._own(record)
             return Request(number, known_id, self._with_system(messages), asked)
         except LineError as error:
-            return Unsound(number, known_id, str(error), line)
+            return Unsound(number, known_id, str(error), line[:LONGEST])
 
     def text_line(self, line: bytes, number: int) -> Request | Unsound:
         """A prompt that is a line of text; its id is the line's number."""
         try:
+            check_length(line)
             prompt = line.decode("utf-8").strip()
             if self.template is not None:
                 prompt = self.template.filled({"id": number, "prompt": prompt})
         except UnicodeDecodeError:
             return Unsound(number, number, "not UTF-8 text", line)
         except LineError as error:
-            return Unsound(number, number, str(error), line)
+            return Unsound(number, number, str(error), line[:LONGEST])
         return Request(number, number, self._with_system([_user(prompt)]))
 
     def _own(self, record: dict[str, object]) -> tuple[list[Message], Parameters]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from .entry import about
 
 STANDARD_INPUT = Path("-")
+LONGEST = 1 << 25
 ROLES = ("system", "user", "assistant", "tool")
 
 Message = dict[str, str]
@@ -65,7 +66,14 @@ class LineError(Exception):
     """What is wrong with a line."""
 
 
+def check_length(line: bytes) -> None:
+    """Raises LineError for a line that no context holds: it would be copied many times."""
+    if len(line) > LONGEST:
+        raise LineError(f"longer than {LONGEST >> 20} MiB")
+
+
 def parse_object(line: bytes) -> dict[str, object]:
+    check_length(line)
     try:
         record = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -144,12 +144,9 @@ class Model:
         that there is room for. Raises SpecfitError if the template refuses the messages, or makes
         so much of them that there is no need to count its tokens.
         """
+        _check_length(sum(len(message["content"]) for message in messages), room)
         text = self._render(messages, thinking)
-        if room is not None and len(text) > room * LONGEST_TOKEN:
-            raise SpecfitError(
-                f"the prompt has {len(text):,} characters, and the context holds {room} tokens; "
-                "shorten it or raise -c"
-            )
+        _check_length(len(text), room)
         add_special = not (self._bos and text.startswith(self._bos))
         tokens = self.tokenize(text, add_special=add_special, parse_special=True)
         return Prompt(tokens, text.rstrip().endswith("<think>"))
@@ -174,6 +171,14 @@ class Model:
         if token < 0:
             return ""
         return (llama.llama_vocab_get_text(self.vocab, token) or b"").decode("utf-8", "replace")
+
+
+def _check_length(characters: int, room: int | None) -> None:
+    if room is not None and characters > room * LONGEST_TOKEN:
+        raise SpecfitError(
+            f"the prompt has {characters:,} characters, and the context holds {room} tokens; "
+            "shorten it or raise -c"
+        )
 
 
 def model_params(placement: Placement, runtime: Runtime) -> tuple[Any, object]:
