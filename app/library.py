@@ -256,7 +256,7 @@ def _first_part(name: str) -> str:
 def _is_head(config: Path) -> bool:
     """Whether a config.json is an EAGLE head's, by its architecture or its keys."""
     with suppress(OSError, ValueError, RecursionError):
-        if config.stat().st_size > _CONFIG_LIMIT:
+        if not config.is_file() or config.stat().st_size > _CONFIG_LIMIT:
             return False
         content: Any = json.loads(config.read_text(encoding="utf-8"))
         if isinstance(content, dict):
