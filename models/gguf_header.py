@@ -25,6 +25,7 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
+_MOST_LAYERS = 512
 # The most that can be meant: tensors or values (the largest models have thousands), texts of an
 # array (vocabularies have 262 thousand), bytes of a key (the format's own bound), of a tensor's
 # name, of a text (a tokenizer's JSON has 20 million), and of a file.
@@ -51,9 +52,11 @@ _U64 = _SCALARS[GGUFValueType.UINT64]
 
 @dataclass(frozen=True)
 class SkippedArray:
-    """An array of the metadata, of which only the length is kept."""
+    """An array of the metadata, of which only the length is kept, and what it holds if that is a
+    whole number for every layer at most."""
 
     length: int
+    numbers: tuple[int, ...] = ()
 
 
 Value = int | float | bool | str | SkippedArray
@@ -217,9 +220,12 @@ class _Walker:
             for _ in range(length):
                 position += size + unpack(data, position)[0]
             self._position = position
-        else:
-            self._position += least * length
-        return SkippedArray(length)
+            return SkippedArray(length)
+        start, self._position = self._position, self._position + least * length
+        if length > _MOST_LAYERS or kind in (GGUFValueType.FLOAT32, GGUFValueType.FLOAT64):
+            return SkippedArray(length)
+        each = _SCALARS[kind].iter_unpack(self._data[start : self._position])
+        return SkippedArray(length, tuple(number for (number,) in each))
 
     def _tensor(self, name: str) -> TensorInfo:
         """A tensor with its offset still counted from the start of the data section."""

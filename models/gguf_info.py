@@ -16,7 +16,7 @@ from specfit.models.errors import ModelFileError
 from specfit.models.gguf_header import GgufHeader, SkippedArray, TensorInfo, Value, read_header
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
-_EXPERT_TENSOR = re.compile(r"_exps\.")
+_EXPERT_TENSOR = re.compile(r"blk\.(\d+)\..*_exps\.")
 _KV_BYTES = 2
 _LONGEST_NAME = 200
 # llama.cpp ends the process for models that have more, or experts that make no sense.
@@ -97,7 +97,7 @@ def read_gguf_info(path: Path) -> GgufInfo:
         n_layers=fields.layers(),
         n_embd=fields.required("embedding_length"),
         n_vocab=_vocabulary(first.metadata, tensors),
-        n_experts=fields.experts(),
+        n_experts=fields.experts(tensors),
         n_experts_used=fields.number("expert_used_count"),
         context_length=fields.number("context_length"),
         bytes=sum(header.bytes for header in headers),
@@ -147,16 +147,19 @@ class _Fields:
     def layers(self) -> int:
         return self.bounded(self.required("block_count"), _MOST_LAYERS, "layers")
 
-    def experts(self) -> int:
+    def experts(self, tensors: tuple[TensorInfo, ...]) -> int:
         n = self.bounded(self.number("expert_count"), _MOST_EXPERTS, "experts a layer")
-        used = self.number("expert_used_count")
-        # Of models whose layers differ, the number that is used is an array.
+        used = [self.number("expert_used_count")]
         given = self._metadata.get(f"{self.architecture}.expert_used_count")
-        unused = n > 1 and used == 0 and not isinstance(given, SkippedArray)
-        if min(n, used) < 0 or used > max(n, 1) or unused:
+        if isinstance(given, SkippedArray):  # layers differ; those without experts use none
+            found = (_EXPERT_TENSOR.search(tensor.name) for tensor in tensors)
+            layers = {int(match[1]) for match in found if match}
+            used = [n for layer, n in enumerate(given.numbers) if layer in layers]
+        wrong = next((m for m in used if m < (n > 1) or m > max(n, 1)), None)
+        if n < 0 or wrong is not None:
             raise ModelFileError(
-                f"{self._path} is damaged: it says that a token uses {used:,} of {n:,} experts; "
-                "download or convert it again."
+                f"{self._path} is damaged: it says that a token uses {wrong or 0:,} of {n:,} "
+                "experts; download or convert it again."
             )
         return n
 

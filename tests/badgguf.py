@@ -217,6 +217,10 @@ MODELS: dict[str, Bad] = {
         changed("qwen3moe.expert_used_count", 0, U32),
         "uses 0 of 8 experts; download",
     ),
+    "no expert used in one layer": (
+        changed("qwen3moe.expert_used_count", [8, 0], Kind.ARRAY, U32),
+        "uses 0 of 8 experts; download",
+    ),
     "more experts used": (
         changed("qwen3moe.expert_used_count", 9, U32),
         "uses 9 of 8 experts; download",
