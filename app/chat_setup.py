@@ -111,4 +111,13 @@ def chosen(model: ModelChoice, choice: Choice, ctx: int | None) -> ModelChoice:
     stretched = any(getattr(model, field.name) is not None for field in fields(ContextChoice))
     if ctx is not None and choice.context_length and not stretched:
         ctx = min(ctx, choice.context_length)
-    return replace(model, model=choice.model, model_draft=choice.head, ctx_size=ctx)
+    # A prompt cache is of one model, and would be replaced by the other's.
+    same = choice.model == model.model
+    return replace(
+        model,
+        model=choice.model,
+        model_draft=choice.head,
+        ctx_size=ctx,
+        prompt_cache=model.prompt_cache if same else None,
+        prompt_cache_ro=model.prompt_cache_ro and same,
+    )

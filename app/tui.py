@@ -23,7 +23,7 @@ from .chat_actions import Exchange
 from .chat_loading import LoadingActions
 from .chat_setup import Setup
 from .chat_words import fitting_messages, notice, refusal
-from .entry import AppError
+from .entry import AppError, say
 from .jobs import AnswerJob
 from .key_order import KeysInOrder
 from .keys import bindings, key_name, keys_of
@@ -388,6 +388,8 @@ def run_chat(setup: Setup) -> int:
     app.run()
     if app.engine is not None:
         app.engine.close()
+        if app.engine.not_kept:
+            say(app.engine.not_kept)
     if app.load_error is not None:
         raise app.load_error
     return app.return_code or 0

@@ -18,7 +18,10 @@ import torch
 from recording import exact_engine
 
 from specfit.app import batch, bench, chat
+from specfit.app.chat_setup import chosen
+from specfit.app.options import ModelChoice
 from specfit.app.stats import statistics
+from specfit.app.widgets.model_picker import Choice
 from specfit.backend import Engine, Generation, LoadOptions, Sampling, Spec, SpecfitError
 from specfit.backend.prompt_cache import (
     MAGIC,
@@ -447,3 +450,12 @@ def test_what_makes_no_sense_is_one_sentence(command, main, arguments, why):
     outcome = command(main, *arguments)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert why in outcome.err
+
+
+def test_another_model_picked_in_the_chat_leaves_the_first_ones_file_alone(tmp_path):
+    place = {"gpu_layers": None, "cpu_moe": False, "n_cpu_moe": None, "ctx_size": None}
+    unplaced = ModelChoice(tmp_path / "a.gguf", None, threads=1, cost_profile=None, **place)
+    first = replace(unplaced, prompt_cache=tmp_path / "a.cache")
+    other = chosen(first, Choice(tmp_path / "b.gguf", None), None)
+    assert (other.model, other.prompt_cache) == (tmp_path / "b.gguf", None)
+    assert chosen(first, Choice(first.model, None), None).prompt_cache == first.prompt_cache
