@@ -40,9 +40,9 @@ def used() -> int:
     return sum(device.used for device in gpu_memory())
 
 
-def answers(engine: Engine, spec: str) -> tuple[int, int, float]:
-    """As many answers as the engine has lines, of a long prompt each: tokens, rows of the largest
-    cycle, and seconds."""
+def answers(engine: Engine, spec: str) -> dict[str, float]:
+    """What as many answers as the engine has lines take, of a long prompt each."""
+    engine.forget()
     begun = time.perf_counter()
     # Different from their first word on, or what is alike would be processed once.
     asked = [[{"role": "user", "content": f"{i}. {PROMPT}"}] for i in range(len(engine.lines))]
@@ -52,8 +52,17 @@ def answers(engine: Engine, spec: str) -> tuple[int, int, float]:
     ]
     for _ in together(engine, generations, engine.policy(Spec.parse(spec))):
         pass
-    rows = max(cycle.rows for one in generations for cycle in one.cycles)
-    return sum(len(one.tokens) for one in generations), rows, time.perf_counter() - begun
+    seconds = time.perf_counter() - begun
+    tokens = sum(len(one.tokens) for one in generations)
+    cycles = {id(cycle): cycle for one in generations for cycle in one.cycles}.values()
+    return {
+        "tokens": tokens,
+        "seconds": seconds,
+        "prompt_tokens": len(generations[0].prompt_tokens),
+        "first_token_ms": generations[0].report.ttft_ms,
+        "cycle_ms": sum(cycle.measured_cycle_ms for cycle in cycles) / len(cycles),
+        "most_rows": max(cycle.rows for cycle in cycles),
+    }
 
 
 def main() -> None:
@@ -84,9 +93,8 @@ def main() -> None:
     planned = time.perf_counter() - begun
     with library.listening() as log, Engine.load(replace(options, plan=plan)) as engine:
         loaded = time.perf_counter() - begun
-        tokens, rows, seconds = answers(engine, "eagle3:60")
+        modes = {spec: answers(engine, spec) for spec in ("eagle3:60", "off", "specfit")}
         n_lines = len(engine.lines)
-        plain_tokens, _, plain_seconds = answers(engine, "off")
     going = False
     watcher.join()
     parts = {part.name: (part.gpu, part.host) for part in plan.parts}
@@ -106,10 +114,7 @@ def main() -> None:
                 "taken": peak - before,
                 "plan_seconds": planned,
                 "load_seconds": loaded,
-                "tokens": tokens,
-                "most_rows": rows,
-                "tokens_per_second": tokens / seconds,
-                "plain_tokens_per_second": plain_tokens / plain_seconds,
+                "modes": modes,
             }
         )
     )
