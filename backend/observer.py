@@ -1,32 +1,23 @@
 """Which experts each verified token used, through the eval callback of llama.cpp.
 
-The callback is a page of C (`observer.c`), compiled at first use by the system's compiler into the
-user's cache folder. Without a compiler there is no observation; the planner then works from its
-priors, and one line says so.
+The callback is a page of C (`observer.c`), compiled at first use. Without a compiler there is no
+observation; the planner then works from its priors, and one line says so.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import platform
-import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import llama_cpp
 import llama_cpp.llama_cpp as llama
 import numpy as np
-import platformdirs
 from numpy.typing import NDArray
 
-from . import library
-from .errors import SpecfitError
+from . import library, native
 
-SOURCE = Path(__file__).with_name("observer.c")
+NATIVE = native.Native(
+    "observer", "experts cannot be observed", "C", (Path(__file__).with_name("observer.c"),)
+)
 
 
 class _State(ctypes.Structure):
@@ -51,7 +42,7 @@ class Observer:
     """
 
     def __init__(self, n_layers: int, n_experts: int, n_used: int, max_rows: int) -> None:
-        native = _loaded()
+        loaded = native.loaded(NATIVE)
         self._ids = np.zeros((n_layers, max_rows, n_used), np.int32)
         self._rows = np.zeros(n_layers, np.int32)
         self._scratch = np.zeros(max_rows * n_experts, np.int32)
@@ -72,7 +63,7 @@ class Observer:
             tensor_get=library.address_of(self._tensor_get),
             spent_ns=0,
         )
-        self.callback = llama.ggml_backend_sched_eval_callback(("specfit_observe", native))
+        self.callback = llama.ggml_backend_sched_eval_callback(("specfit_observe", loaded))
         self.address = ctypes.addressof(self._state)
         self._place = library.address_of(self.callback)
 
@@ -106,72 +97,3 @@ class Observer:
     def spent_ms(self) -> float:
         """Time that the callback spent copying since `arm`."""
         return float(self._state.spent_ns) / 1e6
-
-
-def _loaded() -> ctypes.CDLL:
-    """The native callback; a damaged file in the cache is built again, once."""
-    path = compiled()
-    try:
-        if _is_whole(path):
-            return ctypes.CDLL(str(path))
-    except OSError:
-        pass
-    try:
-        path.unlink(missing_ok=True)
-        return ctypes.CDLL(str(compiled()))
-    except OSError as error:
-        raise SpecfitError(f"experts cannot be observed: {error}") from error
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether the file is as it was built: a damaged one would crash, not fail."""
-    digest = path.with_suffix(".sha256").read_text().strip()
-    return hashlib.sha256(path.read_bytes()).hexdigest() == digest
-
-
-def compiled() -> Path:
-    """The compiled callback, built now if this source was not yet built against these headers.
-
-    Raises SpecfitError if there is no compiler, it fails, or the cache cannot be written.
-    """
-    headers = Path(llama_cpp.__file__).resolve().parent.parent / "include"
-    source = SOURCE.read_bytes()
-    header = (headers / "ggml.h").read_bytes() if (headers / "ggml.h").exists() else b""
-    machine = f"{sys.platform} {platform.machine()}".encode()
-    key = hashlib.sha256(source + header + machine).hexdigest()[:16]
-    target = platformdirs.user_cache_path("specfit") / "native" / f"observer-{key}.so"
-    if target.exists():
-        return target
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if not compiler or not header:
-        missing = "C compiler" if header else "ggml.h of llama-cpp-python"
-        raise SpecfitError(f"experts cannot be observed: no {missing} was found")
-    scratch = target.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            [
-                *shlex.split(compiler),
-                "-O2",
-                "-shared",
-                "-fPIC",
-                f"-I{headers}",
-                str(SOURCE),
-                "-o",
-                str(scratch),
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        digest = hashlib.sha256(scratch.read_bytes()).hexdigest()
-        scratch.replace(target)  # atomic: two processes may build at once
-        target.with_suffix(".sha256").write_text(digest)
-    except subprocess.CalledProcessError as error:
-        reason = (error.stderr or f"exit code {error.returncode}").strip().splitlines()[0]
-        raise SpecfitError(
-            f"experts cannot be observed: {compiler} failed on {SOURCE.name}: {reason}"
-        ) from error
-    except OSError as error:
-        raise SpecfitError(f"experts cannot be observed: {error}") from error
-    return target

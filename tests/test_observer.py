@@ -11,7 +11,7 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 import pytest
 
-from specfit.backend import library, observer
+from specfit.backend import library, native, observer
 from specfit.backend.context import TREE_LIMIT, Context
 from specfit.backend.errors import SpecfitError
 from specfit.backend.model import Model, Placement
@@ -92,26 +92,26 @@ def test_unarmed_nothing_is_copied() -> None:
 def test_without_a_compiler_one_sentence_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(observer.platformdirs, "user_cache_path", lambda _name: tmp_path)
+    monkeypatch.setattr(native.platformdirs, "user_cache_path", lambda _name: tmp_path)
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(observer.shutil, "which", lambda _name: None)
+    monkeypatch.setattr(native.shutil, "which", lambda _name: None)
     with pytest.raises(SpecfitError, match="no C compiler"):
-        observer.compiled()
+        native.compiled(observer.NATIVE)
 
 
 def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(observer.platformdirs, "user_cache_path", lambda _name: tmp_path)
+    monkeypatch.setattr(native.platformdirs, "user_cache_path", lambda _name: tmp_path)
     monkeypatch.setenv("CC", "false")
     with pytest.raises(SpecfitError, match=r"false failed on observer\.c"):
-        observer.compiled()
+        native.compiled(observer.NATIVE)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
 def test_a_damaged_file_in_the_cache_is_built_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: float
 ) -> None:
-    monkeypatch.setattr(observer.platformdirs, "user_cache_path", lambda _name: tmp_path)
-    library = observer.compiled()
+    monkeypatch.setattr(native.platformdirs, "user_cache_path", lambda _name: tmp_path)
+    library = native.compiled(observer.NATIVE)
     whole = library.read_bytes()
     # Not in place: this process may have the file mapped.
     library.unlink()
@@ -123,8 +123,8 @@ def test_a_damaged_file_in_the_cache_is_built_again(
 def test_a_folder_in_the_place_of_the_file_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(observer.platformdirs, "user_cache_path", lambda _name: tmp_path)
-    library = observer.compiled()
+    monkeypatch.setattr(native.platformdirs, "user_cache_path", lambda _name: tmp_path)
+    library = native.compiled(observer.NATIVE)
     library.unlink()
     library.mkdir()
     with pytest.raises(SpecfitError, match="experts cannot be observed"):
