@@ -1,0 +1,286 @@
+#include "cache.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace xc {
+
+cache & the() {
+    static cache & the_cache = *new cache;
+    return the_cache;
+}
+
+bool scratch::grow(ggml_backend_buffer_type_t type, size_t size) {
+    if (size <= this->size()) {
+        return true;
+    }
+    ggml_backend_buffer_ptr larger(ggml_backend_buft_alloc_buffer(type, size));
+    if (larger) {
+        buffer = std::move(larger);
+    }
+    return size <= this->size();
+}
+
+void add_weight(const ggml_tensor * tensor, bool pinned) {
+    cache & c = the();
+    int number = 0, length = 0;
+    char kind[8] = {};
+    if (sscanf(tensor->name, "blk.%d.ffn_%4[a-z]_exps.weight%n", &number, kind, &length) != 2 || tensor->name[length]) {
+        return;
+    }
+    const int i = !strcmp(kind, "gate") ? GATE : !strcmp(kind, "up") ? UP : !strcmp(kind, "down") ? DOWN : N_PARTS;
+    std::lock_guard<std::mutex> held(c.lock);
+    if (i == N_PARTS || number < 0 || number >= c.options.n_layers || tensor->ne[2] != c.options.n_experts) {
+        return;
+    }
+    auto & l = c.layers[number];
+    if (!l) {
+        l.reset(new layer);
+        l->number = number;
+        l->n_experts = (int) tensor->ne[2];
+        l->pinned = pinned;
+        l->slot_of.assign(l->n_experts, 0);
+        l->hits.assign(l->n_experts, 0);
+        l->misses.assign(l->n_experts, 0);
+    }
+    if (l->host[i]) {
+        trouble("the expert cache serves one model at a time: a second one is computed without it");
+        return;
+    }
+    l->host[i] = tensor;
+    l->pinned = l->pinned && pinned;
+}
+
+void drop_weights(ggml_backend_buffer_t buffer) {
+    cache & c = the();
+    std::lock_guard<std::mutex> held(c.lock);
+    const auto lies_there = [&](const ggml_tensor * t) { return t && t->buffer == buffer; };
+    for (auto it = c.layers.begin(); it != c.layers.end();) {
+        layer & l = *it->second;
+        if (!std::any_of(l.host, l.host + N_PARTS, lies_there)) {
+            ++it;
+            continue;
+        }
+        finish_uploads();
+        auto & pending = c.pending;
+        const auto first_gone = std::partition(pending.begin(), pending.end(), [&](upload * u) { return u->to != &l; });
+        std::for_each(first_gone, pending.end(), [](upload * u) { delete u; });
+        pending.erase(first_gone, pending.end());
+        it = c.layers.erase(it);
+    }
+}
+
+layer * layer_of(const ggml_tensor * gate, const ggml_tensor * up, const ggml_tensor * down) {
+    for (auto & [number, l] : the().layers) {
+        if (l->host[GATE] == gate && l->host[UP] == up && l->host[DOWN] == down) {
+            return l.get();
+        }
+    }
+    return nullptr;
+}
+
+static void release(layer & l) {
+    l.graphs.clear();
+    l.buffer.reset();
+    l.ctx.reset();
+    l.n_slots = l.n_resident = 0;
+    std::fill(l.slots, l.slots + N_PARTS, nullptr);
+    l.slot_table = nullptr;
+}
+
+static bool give_slots(layer & l, int n_slots) {
+    cache & c = the();
+    release(l);
+    n_slots = std::min(n_slots, l.n_experts);
+    if (n_slots <= 0 || !l.complete()) {
+        return true;
+    }
+    l.ctx.reset(ggml_init({ggml_tensor_overhead() * (N_PARTS + 1), nullptr, true}));
+    for (int i = 0; i < N_PARTS; i++) {
+        l.slots[i] = ggml_new_tensor_3d(l.ctx.get(), l.host[i]->type, l.host[i]->ne[0], l.host[i]->ne[1], n_slots + 1);
+    }
+    l.slot_table = ggml_new_tensor_2d(l.ctx.get(), GGML_TYPE_I32, 1, l.n_experts);
+    l.buffer.reset(ggml_backend_alloc_ctx_tensors(l.ctx.get(), c.compute));
+    if (!l.buffer) {
+        release(l);
+        return false;
+    }
+    ggml_backend_buffer_set_usage(l.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    // All of it: kernels may read past an expert's end, and must not meet infinities there.
+    ggml_backend_buffer_clear(l.buffer.get(), 0);
+    l.n_slots = n_slots;
+    l.slot_of.assign(l.n_experts, n_slots);
+    l.expert_in.assign(n_slots, FREE);
+    l.table_stale = true;
+    return true;
+}
+
+// How many bytes a layer's graph takes beside weights and activations, at most; false: some layer
+// cannot be computed on this device.
+static bool graph_bytes(size_t & bytes) {
+    cache & c = the();
+    for (auto & [number, l] : c.layers) {
+        size_t one = 0;
+        if (l->n_slots && !try_device_graph(*l, c.options.n_used, c.options.max_rows, one)) {
+            return false;
+        }
+        bytes = std::max(bytes, one);
+    }
+    return true;
+}
+
+void allocate(int32_t * slots) {
+    cache & c = the();
+    finish_uploads();
+    std::for_each(c.pending.begin(), c.pending.end(), [](upload * u) { delete u; });
+    c.pending.clear();
+    ggml_backend_synchronize(c.compute);
+    for (auto & [number, l] : c.layers) {
+        release(*l);
+    }
+    size_t host = 0;
+    for (auto & [number, l] : c.layers) {
+        host = std::max(host, l->complete() ? host_bytes(*l, c.options.n_used, c.options.max_rows) : 0);
+    }
+    ggml_backend_buffer_type_t host_type = ggml_backend_dev_host_buffer_type(c.device);
+    bool fits = c.on_host.grow(host_type ? host_type : ggml_backend_cpu_buffer_type(), host);
+    // Fewer slots for all layers alike: one layer without any would miss with every token.
+    double share = fits ? 1.0 : 0.0;
+    for (; share > 0.05; share *= 0.8) {
+        fits = true;
+        for (auto & [number, l] : c.layers) {
+            fits = fits && give_slots(*l, (int) (slots[number] * share));
+        }
+        size_t device = 0;
+        if (fits && !graph_bytes(device)) {
+            trouble("the expert cache is off: " + c.device_name + " cannot compute this model's experts");
+            share = 0;
+            break;
+        }
+        fits = fits && c.on_device.grow(ggml_backend_dev_buffer_type(c.device), device);
+        if (fits) {
+            break;
+        }
+    }
+    if (share < 1.0) {
+        trouble(share > 0.05 ? "the expert cache is smaller than planned: " + c.device_name + " is short of memory"
+                             : "the expert cache is off: " + c.device_name + " has no memory left for it");
+    }
+    for (auto & [number, l] : c.layers) {
+        if (share <= 0.05) {
+            release(*l);
+        }
+        slots[number] = l->n_slots;
+    }
+}
+
+bool swap(layer & l, int32_t incoming, int32_t outgoing) {
+    const auto slot_with = [&](int32_t what) {
+        return (int32_t) (std::find(l.expert_in.begin(), l.expert_in.end(), what) - l.expert_in.begin());
+    };
+    if (!l.n_slots || incoming < 0 || incoming >= l.n_experts || slot_with(incoming) < l.n_slots) {
+        return false;
+    }
+    int32_t slot;
+    if (outgoing < 0) {
+        slot = slot_with(FREE);
+    } else if (outgoing < l.n_experts && l.resident(outgoing)) {
+        slot = l.slot_of[outgoing];
+    } else {
+        return false;
+    }
+    if (slot >= l.n_slots) {
+        return false;
+    }
+    if (outgoing >= 0) {
+        l.slot_of[outgoing] = l.n_slots;
+        l.n_resident--;
+        l.table_stale = true;
+    }
+    l.expert_in[slot] = incoming;
+    the().pending.push_back(new upload{&l, slot, incoming});
+    begin_upload(the().pending.back());
+    return true;
+}
+
+bool commit() {
+    cache & c = the();
+    finish_uploads();
+    int failed = 0;
+    for (upload * u : c.pending) {
+        layer & l = *u->to;
+        if (u->done) {
+            l.slot_of[u->expert] = u->slot;
+            l.n_resident++;
+            l.table_stale = true;
+            c.totals.uploads++;
+            c.totals.upload_bytes += (int64_t) l.expert_bytes();
+        } else {
+            l.expert_in[u->slot] = BROKEN;
+            failed++;
+        }
+        delete u;
+    }
+    c.pending.clear();
+    if (failed) {
+        trouble("experts did not arrive on " + c.device_name + ": the expert cache goes on without their places");
+    }
+    return !failed;
+}
+
+static bool repack_layer(layer & l, ggml_backend_buffer_type_t type) {
+    ggml_backend_dev_t cpu = ggml_backend_get_device(the().cpu);
+    ggml_context_ptr ctx(ggml_init({ggml_tensor_overhead() * N_PARTS, nullptr, true}));
+    ggml_backend_buffer_ptr dummy(ggml_backend_buft_alloc_buffer(type, 0));
+    for (int i = 0; i < N_PARTS; i++) {
+        const ggml_tensor * w = l.host[i];
+        ggml_tensor * r = ggml_new_tensor_3d(ctx.get(), w->type, w->ne[0], w->ne[1], w->ne[2]);
+        // The question that the model loader asks (weight_buft_supported).
+        ggml_context_ptr asking(ggml_init({ggml_tensor_overhead() * 4, nullptr, true}));
+        ggml_tensor * x = ggml_new_tensor_3d(asking.get(), GGML_TYPE_F32, w->ne[0], 1, 4);
+        ggml_tensor * ids = ggml_new_tensor_2d(asking.get(), GGML_TYPE_I32, 4, 4);
+        r->buffer = dummy.get();
+        const bool supported = ggml_backend_dev_supports_op(cpu, ggml_mul_mat_id(asking.get(), r, x, ids));
+        r->buffer = nullptr;
+        if (!supported) {
+            return false;
+        }
+        l.repacked[i] = r;
+    }
+    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), type));
+    if (!buffer) {
+        return false;
+    }
+    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    for (int i = 0; i < N_PARTS; i++) {
+        ggml_backend_tensor_set(l.repacked[i], l.host[i]->data, 0, ggml_nbytes(l.host[i]));
+    }
+    l.repacked_ctx = std::move(ctx);
+    l.repacked_buffer = std::move(buffer);
+    return true;
+}
+
+bool repack() {
+    cache & c = the();
+    ggml_backend_dev_t cpu = ggml_backend_get_device(c.cpu);
+    auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts");
+    for (auto type = extra ? extra(cpu) : nullptr; type && *type; type++) {
+        bool all = !c.layers.empty();
+        for (auto & [number, l] : c.layers) {
+            all = all && l->complete() && (l->repacked_buffer || repack_layer(*l, *type));
+        }
+        if (all) {
+            return true;
+        }
+        // All or none: two kinds of kernels in one model would be hard to explain.
+        for (auto & [number, l] : c.layers) {
+            l->repacked_buffer.reset();
+            l->repacked_ctx.reset();
+        }
+    }
+    return false;
+}
+
+} // namespace xc
