@@ -13,11 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .acceptance import Acceptance
+from .cost import CycleCost
 from .experts import Bitsets, union_per_layer
 from .forecast import ExpertForecast, Forecast
 from .gains import Gains
 from .outlook import Outlook
 from .tree import DraftTree, FloatArray
+
+# Of experts in a cache hardly any are paid for now and then, and many at once again.
+LEAST_UNION, MOST_SURPRISE = 0.01, 3.0
 
 
 class _Learner(Protocol):
@@ -33,11 +37,12 @@ class UnionByRows:
         """prior: float64 [rows + 1], expected union per layer; entry 0 unused."""
         self.mean = prior.astype(np.float64, copy=True)
 
-    def learn(self, rows: int, union_per_layer: float) -> None:
+    def learn(self, rows: int, union_per_layer: float, first: int = 2) -> None:
+        """first: the fewest rows whose union is not certain; 1 where experts are cached."""
         # Neighbouring row counts are alike, so the whole curve moves with the point.
-        error = union_per_layer / self.mean[rows] - 1
+        error = min(union_per_layer / max(self.mean[rows], LEAST_UNION) - 1, MOST_SURPRISE)
         distance = np.abs(np.log2(np.maximum(np.arange(len(self.mean)), 1) / rows))
-        self.mean[2:] *= 1 + 0.1 * error * np.exp2(-4 * distance[2:])
+        self.mean[first:] *= 1 + 0.1 * error * np.exp2(-4 * distance[first:])
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         return {"mean": self.mean.copy()}
@@ -54,7 +59,8 @@ class Beliefs:
     """acceptance: chances of draft nodes. outlook: of nodes not drafted yet. forecast: experts of
     draft nodes; None for a dense model.
 
-    unions:        unions by row count; all zero for a dense model.
+    unions:        unions by row count, with a cache of what is paid for; all zero for a dense
+                   model.
     layer_weights: float64 [layer], what an expert of each layer costs; empty for a dense model.
     gains:         of drafting levels.
     """
@@ -87,19 +93,28 @@ class Beliefs:
         path: list[int],
         forecast: ExpertForecast | None,
         experts: Bitsets | None,
+        cost: CycleCost | None = None,
+        paid_union: float | None = None,
     ) -> None:
         """Learns from a verified tree.
 
         path: the accepted nodes. forecast: what was expected of this very tree. experts: uint64
-        [n, layer, word], what was observed.
+        [n, layer, word], what was observed. cost: of the cycle. paid_union: what a cache counted.
         """
         if len(tree) > 1:
             self.acceptance.learn(tree, path)
+        self.learn_paid(len(tree), paid_union)
         if experts is None:
             return
-        self.unions.learn(len(tree), float(union_per_layer(experts).mean()))
+        if paid_union is None:
+            self.unions.learn(len(tree), float(union_per_layer(experts).mean()))
         if self.forecast is not None:
-            self.forecast.learn(tree, forecast, experts)
+            self.forecast.learn(tree, forecast, experts, cost)
+
+    def learn_paid(self, rows: int, paid_union: float | None) -> None:
+        """Learns what so many rows paid for, in weighted experts; None: there is no cache."""
+        if paid_union is not None and self.weight:
+            self.unions.learn(rows, paid_union / self.weight, first=1)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything that was learned, to be kept for the pair of models."""

@@ -7,6 +7,24 @@ n is the number of rows verified, roots included; U_l(S) is the union of the exp
 rows use at layer l. The tables over n are measured, with whatever cliffs the machine has. w_l is 0
 for a layer whose experts cost nothing extra (it lies on the GPU). llama.cpp rebuilds its graph when
 the number of rows changes from one decode to the next: that is switch_ms, a matter of small models.
+
+With a cache of experts R on the GPU, only what is missing there is paid for, and every row that
+uses a missing expert pays again, since the CPU computes it row by row:
+
+    sum_l w_l (|U_l(S) - R_l| + use_share * sum_{v in S} |E_vl - R_l|)
+
+takes the place of the sum over unions, and rows_ms[n] is what n rows take whose experts are all
+resident. That is still a union's weight and a number for every node, so the search stays exact.
+
+Hits and misses of a layer are computed side by side, so what a layer really takes is the longer of
+the two, which is not submodular. Hits are taken to be free here, so this T is never more than
+
+    T_max(S) = T(S) + sum_l (hit_l - miss_l where that is positive),
+
+hit_l and miss_l being what the hits and the misses of layer l take. The best S by this T loses at
+most rate * (T_max - T)(S) against the best by T_max: nothing, where every layer has misses that
+take as long as its hits, and at most all its hits' time where it has none. On an H200 a hit takes
+less than 0.1 us a layer up to 8 rows and 3 us at 32, a miss 50.
 """
 
 from __future__ import annotations
@@ -16,6 +34,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .experts import Bitsets, sizes, union_per_layer
 from .tree import FloatArray
 
 # For every level that was drafted, the nodes expanded in each line that went on: 0 for its root.
@@ -61,6 +80,9 @@ class CycleCost:
     switch_ms:     what a decode costs more when the one before had another number of rows.
     context_ms:    float64 [N + 1]; what a token of committed text adds to a decode of n rows; None:
                    nothing.
+    use_share:     what a row's use of a missing expert costs, as a share of that expert's own
+                   price; of a machine with a cache of experts.
+    resident:      uint64 [layer, word], the experts in the cache; None: there is none.
     """
 
     rows_ms: FloatArray
@@ -69,6 +91,8 @@ class CycleCost:
     level_ms: FloatArray
     switch_ms: float = 0.0
     context_ms: FloatArray | None = None
+    use_share: float = 0.0
+    resident: Bitsets | None = None
 
     @property
     def max_rows(self) -> int:
@@ -82,6 +106,26 @@ class CycleCost:
     def verify_ms(self, rows: int, weighted_union: float) -> float:
         """Cost of a decode like the one before, in tables that are folded by `at`."""
         return float(self.rows_ms[rows] + self.expert_ms[rows] * weighted_union)
+
+    def paid(self, sets: Bitsets, alone: FloatArray | None) -> tuple[Bitsets, FloatArray | None]:
+        """What is paid for of the experts `sets` [n, layer, word] of some nodes: those that are not
+        resident, shared by all who use them, and weighted numbers [n] of each node alone, beside
+        those given."""
+        if self.resident is None:
+            return sets, alone
+        missing = sets & ~self.resident
+        if self.use_share:
+            uses = self.use_share * (sizes(missing) @ self.layer_weights)
+            alone = uses if alone is None else alone + uses
+        return missing, alone
+
+    def weighted_union(self, sets: Bitsets) -> float:
+        """What is paid for of the experts `sets` [n, layer, word] together, in weighted experts."""
+        if not len(self.layer_weights):
+            return 0.0
+        missing, uses = self.paid(sets, None)
+        union = float(self.layer_weights @ union_per_layer(missing))
+        return union if uses is None else union + float(uses.sum())
 
     def at(self, context: int, rows_before: int | None = None) -> CycleCost:
         """The tables for one cycle, with `context_ms` and `switch_ms` folded into `rows_ms`.

@@ -42,7 +42,8 @@ class Drafts:
         """Forecasts the experts of the candidates.
 
         The forecast's growth over the roots' experts is scaled to what was observed. The roots' own
-        number is not taken from it: one root's is certain, and of so many lines the mean is known.
+        number is not taken from it: one root's is certain, and of so many lines, or with a cache,
+        the mean is known.
         """
         self.forecast, self._scale = forecast.of(self.tree), forecast.scale
         cost, scale = self.cost, self._scale
@@ -55,14 +56,15 @@ class Drafts:
 
     def union(self, keep: BoolArray) -> float:
         """The weighted union to expect of the nodes to `keep`, of which a forecast was made."""
-        assert self.forecast is not None
-        grown = self.forecast.weighted_union(keep, self.cost.layer_weights)
-        return self._root_union + self._scale * (grown - self._foreseen_roots())
+        return self._root_union + self._scale * (self._foreseen(keep) - self._foreseen_roots())
 
     def _foreseen_roots(self) -> float:
+        return self._foreseen(self.tree.depths == 0)
+
+    def _foreseen(self, keep: BoolArray) -> float:
         assert self.forecast is not None
-        roots = self.tree.depths == 0
-        return self.forecast.weighted_union(roots, self.cost.layer_weights)
+        union = self.cost.weighted_union(self.forecast.sets[keep])
+        return union + float(self.forecast.unforeseen[keep].sum())
 
 
 def without_experts(cost: CycleCost, unions: FloatArray) -> CycleCost:

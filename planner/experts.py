@@ -35,6 +35,14 @@ def pack(ids: NDArray[np.integer], n_experts: int) -> Bitsets:
     return words.astype(np.uint64, copy=False).reshape(shape)
 
 
+def pack_flags(flags: NDArray[np.bool_]) -> Bitsets:
+    """Bitsets uint64 [..., word] of the experts that are set in flags [..., expert]."""
+    packed = np.packbits(flags, axis=-1, bitorder="little")
+    words = np.zeros((*packed.shape[:-1], n_words(flags.shape[-1]) * (WORD // 8)), np.uint8)
+    words[..., : packed.shape[-1]] = packed
+    return words.view("<u8").astype(np.uint64, copy=False)
+
+
 def sizes(sets: Bitsets) -> NDArray[np.int64]:
     """int64 [...]: how many experts are in each set [..., word]."""
     return np.bitwise_count(sets).sum(axis=-1, dtype=np.int64)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .cost import CycleCost
 from .experts import Bitsets, best, n_words, sizes, union_per_layer, unpack
 from .probe import RANK, fit_probe, random_projection
 from .tokentable import CERTAIN, FAMILIARITIES, Floats, TokenTable
@@ -136,10 +137,17 @@ class Forecast:
         known = self._known = self._look(tree)
         return ExpertForecast(known.sets, self._unforeseen(known) * self.layer_weight)
 
-    def learn(self, tree: DraftTree, forecast: ExpertForecast | None, seen: Bitsets) -> None:
+    def learn(
+        self,
+        tree: DraftTree,
+        forecast: ExpertForecast | None,
+        seen: Bitsets,
+        cost: CycleCost | None = None,
+    ) -> None:
         """Learns from what a verified `tree` used, uint64 [n, layer, word].
 
-        forecast: what was expected of this very tree.
+        forecast: what was expected of this very tree. cost: of its cycle, which says what there is
+        to pay for; None: all experts.
         """
         used = unpack(seen, self._shape[1])
         n_lines = tree.n_lines
@@ -147,7 +155,7 @@ class Forecast:
             known = self._look(tree) if forecast is None else self._blank(tree, forecast.sets)
             if forecast is not None:
                 self._describe(known, 0)
-            self._learn_growth(known, seen)
+            self._learn_growth(known, seen, cost)
             self._learn_weights(known, used)
         self._table.learn(tree.tokens, used)
         self._learn_shares(used, used[:n_lines])
@@ -288,21 +296,27 @@ class Forecast:
             mean = rows.sum(axis=0, dtype=np.float32) / np.float32(len(rows))
             shares += min(len(rows) / out_of, 1.0) * (mean - shares)
 
-    def _learn_growth(self, known: _Known, seen: Bitsets) -> None:
+    def _learn_growth(self, known: _Known, seen: Bitsets, cost: CycleCost | None) -> None:
         if not self.layer_weight:
             return
         n_lines = known.tree.n_lines
-        expected, observed = self._growth(known.sets, n_lines), self._growth(seen, n_lines)
+        expected = self._growth(known.sets, n_lines, cost)
+        observed = self._growth(seen, n_lines, cost)
         priced = expected.sum() + self._unforeseen(known).sum()
         self._growths += GROWTH_STEP * (np.array([priced, observed.sum()]) - self._growths)
         kinds = known.kinds[n_lines:].tolist()
         for kind, more in zip(kinds, (observed - expected).tolist(), strict=True):
             self._beyond[kind] += GROWTH_STEP * (more - self._beyond[kind])
 
-    def _growth(self, sets: Bitsets, n_lines: int) -> FloatArray:
-        """float64 [n - n_lines]: experts a layer that each draft adds to the nodes before it."""
+    def _growth(self, sets: Bitsets, n_lines: int, cost: CycleCost | None) -> FloatArray:
+        """float64 [n - n_lines]: experts a layer that each draft adds to the nodes before it, as
+        far as they are paid for, and its own uses of them."""
+        sets, uses = (sets, None) if cost is None else cost.paid(sets, None)
         unions = sizes(np.bitwise_or.accumulate(sets, axis=0)[n_lines - 1 :])
-        return np.diff(unions, axis=0) @ self._layer_weights / self.layer_weight
+        growth: FloatArray = np.diff(unions, axis=0) @ self._layer_weights
+        if uses is not None:
+            growth = growth + uses[n_lines:]
+        return growth / self.layer_weight
 
     def _unforeseen(self, known: _Known) -> FloatArray:
         """float64 [n], a layer; never negative: that sets share too little is told by `scale`."""

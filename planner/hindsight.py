@@ -8,6 +8,7 @@ every cycle, chosen after the fact.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from .beliefs import Beliefs
 from .cost import CycleCost
 from .experts import union_per_layer
 from .policies import NOTHING, Baseline, Choice
-from .replay import PLANNING_MS, ReplayedCycle, accepted_nodes
+from .replay import PLANNING_MS, Cache, ReplayedCycle, accepted_nodes
 from .search import Plan, best_subtree
 from .trace import TracedStep, TracedText
 from .tree import DraftTree, FloatArray, IntArray
@@ -29,34 +30,40 @@ MOST_NODES, SAMPLE = 40, 400
 Ranks = tuple[int, ...]
 
 
-def replay_oracle(texts: Sequence[TracedText], cost: CycleCost) -> list[ReplayedCycle]:
+def replay_oracle(
+    texts: Sequence[TracedText], cost: CycleCost, cache: Cache | None = None
+) -> list[ReplayedCycle]:
     """Every cycle as the oracle would plan it."""
     cycles: list[ReplayedCycle] = []
     tokens, ms, rows_before = 1.0, 0.0, 1
+    held = None if cache is None else cache.begun
     for text in texts:
         at = 0
         while at < len(text.steps):
             steps = text.steps[at:]
             folded = cost.at(steps[0].context, rows_before)
-            root_union = float(cost.layer_weights @ union_per_layer(steps[0].experts[:1]))
-            ms = ms or folded.verify_ms(1, root_union)
+            if held is not None:
+                folded = replace(folded, resident=held.sets)
+            ms = ms or folded.verify_ms(1, folded.weighted_union(steps[0].experts[:1]))
             plan, levels = _oracle_plan(steps[0], folded, tokens / ms)
             tree = steps[0].tree.subtree(plan.keep)
             committed = len(accepted_nodes(tree, steps))
-            union = float(cost.layer_weights @ union_per_layer(steps[0].experts[plan.keep]))
-            cycles.append(
-                ReplayedCycle(
-                    rows=len(tree),
-                    levels=levels,
-                    committed=committed,
-                    union=union,
-                    ms=plan.ms,
-                    predicted_committed=plan.committed,
-                    predicted_union=union,
-                    predicted_ms=plan.ms,
-                    observed=False,
-                )
+            experts = steps[0].experts[plan.keep]
+            union = folded.weighted_union(experts)
+            cycle = ReplayedCycle(
+                rows=len(tree),
+                levels=levels,
+                committed=committed,
+                union=union,
+                ms=plan.ms,
+                predicted_committed=plan.committed,
+                predicted_union=union,
+                predicted_ms=plan.ms,
+                observed=False,
             )
+            if cache is not None and held is not None:
+                held, cycle = cache.behind(held, cycle, experts)
+            cycles.append(cycle)
             tokens += RATE_WEIGHT * (plan.committed - tokens)
             ms += RATE_WEIGHT * (plan.ms - ms)
             rows_before = len(tree)
@@ -163,7 +170,7 @@ def _rate(views: Sequence[_StaticView], shape: tuple[Ranks, ...], cost: CycleCos
     drafting = cost.draft_ms([(0,), *[(1,)] * (levels - 1)][:levels])
     for view in views:
         nodes = [view.nodes[path] for path in ((), *shape) if path in view.nodes]
-        union = float(cost.layer_weights @ union_per_layer(view.step.experts[nodes]))
+        union = cost.weighted_union(view.step.experts[nodes])
         tokens += 1 + sum(path in view.accepted for path in shape)
         ms += drafting + cost.at(view.step.context).verify_ms(len(nodes), union)
     return tokens / ms

@@ -9,11 +9,13 @@ the forecast and replaces so large a share of its experts by random ones.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from .acceptance import Acceptance
 from .beliefs import Beliefs, UnionByRows
+from .caching import left_by, uses_of_chains
 from .cost import CycleCost, Overheads
 from .drafting import DraftingRule
 from .experts import best, unpack
@@ -24,7 +26,8 @@ from .livecost import LiveCost
 from .modes import make_policy
 from .outlook import Outlook
 from .planned import Planned
-from .replay import OBSERVE_MS, ReplayedCycle, replay
+from .replay import OBSERVE_MS, Cache, ReplayedCycle, replay
+from .residency import Rule
 from .spec import Spec
 from .trace import Trace
 from .tree import DraftTree, FloatArray
@@ -59,22 +62,39 @@ class Lab:
         cost: CycleCost,
         true_cost: Callable[[int], CycleCost] | None = None,
         lines: int = 1,
+        cache: Cache | None = None,
     ) -> list[ReplayedCycle]:
         """Every cycle of the mode, planned by the tables `cost` and whatever it learns.
 
         mode: as `Spec` reads it, or ORACLE. true_cost: what cycle number i really costs; None
-        stands for `cost`. lines: texts at a time. Raises ValueError for what is no mode.
+        stands for `cost`. lines: texts at a time. cache: of experts. Raises ValueError for what is
+        no mode.
         """
         if mode == ORACLE:
-            return replay_oracle(self.texts, cost)
+            return replay_oracle(self.texts, cost, cache)
         live = LiveCost(cost, follows=True)
-        policy = make_policy(Spec.parse(mode), self.beliefs(), live, MAX_ROWS, self._overheads)
-        return replay(self.texts, policy, live, true_cost or (lambda _: cost), lines)
+        beliefs = self.beliefs()
+        if cache is not None:
+            beliefs = replace(beliefs, unions=UnionByRows(self._paid_unions(cost, cache)))
+        policy = make_policy(Spec.parse(mode), beliefs, live, MAX_ROWS, self._overheads)
+        return replay(self.texts, policy, live, true_cost or (lambda _: cost), lines, cache)
 
-    def take_fixed(self, shape: Shape, cost: CycleCost) -> list[ReplayedCycle]:
+    def take_fixed(
+        self, shape: Shape, cost: CycleCost, cache: Cache | None = None
+    ) -> list[ReplayedCycle]:
         """Every cycle of the fixed tree of this shape."""
-        policy = Static(self.beliefs(), MAX_ROWS, shape)
-        return replay(self.texts, policy, LiveCost(cost, follows=True), lambda _: cost)
+        policy, live = Static(self.beliefs(), MAX_ROWS, shape), LiveCost(cost, follows=True)
+        return replay(self.texts, policy, live, lambda _: cost, cache=cache)
+
+    def cache(self, rule: Rule) -> Cache:
+        """A cache of experts as it is left behind when the texts were decoded once, plainly."""
+        return Cache(rule, left_by(uses_of_chains(self.texts, 0, self._shape[1]), rule))
+
+    def _paid_unions(self, cost: CycleCost, cache: Cache) -> FloatArray:
+        """float64 [rows + 1]: what so many rows would pay for if uses were spread evenly."""
+        missing = 1 - float(cache.begun.resident.mean())
+        uses = cost.use_share * self._shape[2] * np.arange(MAX_ROWS + 1)
+        return missing * (self._unions + uses)
 
     def take_without(self, part: str, cost: CycleCost) -> list[ReplayedCycle]:
         """Every cycle of specfit with one of PARTS switched off."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from statistics import median
 
@@ -57,6 +58,8 @@ class LiveCost:
 
     def __init__(self, table: CycleCost, *, follows: bool) -> None:
         self.follows = follows
+        # uint64 [layer, word], the experts in the cache in this cycle; set where there is one.
+        self.resident = table.resident
         self._table = table
         self._now: CycleCost | None = table
         # Single entries of lists are read faster than those of arrays.
@@ -99,13 +102,13 @@ class LiveCost:
             expert, switch, first, further = self._others
             level_ms = table.level_ms * further
             level_ms[0] = table.level_ms[0] * first
-            self._now = CycleCost(
-                table.rows_ms * factors,
-                table.expert_ms * (factors * expert),
-                table.layer_weights,
-                level_ms,
-                table.switch_ms * switch,
-                None if table.context_ms is None else table.context_ms * factors,
+            self._now = replace(
+                table,
+                rows_ms=table.rows_ms * factors,
+                expert_ms=table.expert_ms * (factors * expert),
+                level_ms=level_ms,
+                switch_ms=table.switch_ms * switch,
+                context_ms=None if table.context_ms is None else table.context_ms * factors,
             )
         return self._now
 

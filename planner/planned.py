@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -217,7 +218,8 @@ class Planned:
             self._unseen = 0
             self._looking_ms += self._overheads.observe_ms
         choice = outcome.choice
-        self.beliefs.learn(outcome.tree, outcome.path, choice.forecast, outcome.experts)
+        tree, path, experts = outcome.tree, outcome.path, outcome.experts
+        self.beliefs.learn(tree, path, choice.forecast, experts, self._folded, outcome.paid_union)
         rows = min(outcome.rows, self.live.now.max_rows)
         ms = self.live.cycle_ms(
             rows,
@@ -237,7 +239,8 @@ class Planned:
             self._levels += 0.05 * (len(outcome.levels) - self._levels)
             self._drafted += 1
 
-    def learn_plain(self, context: int) -> None:
+    def learn_plain(self, context: int, paid_union: float | None = None) -> None:
+        self.beliefs.learn_paid(1, paid_union)
         ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
         self.rule.learn(1, ms)
         self._time_ms += ms
@@ -310,7 +313,8 @@ class Planned:
         """By rows alone: for plans without a forecast, the unions that so many rows have in the
         mean; before a forecast, free experts, so that what cannot pay even then needs none."""
         if self._folded is None:
-            self._folded = self.live.now.at(self._context, self._rows_before)
+            folded = self.live.now.at(self._context, self._rows_before)
+            self._folded = replace(folded, resident=self.live.resident)
         cost = self._folded
         unions = self.beliefs.expected_unions[: cost.max_rows + 1]
         if self._forecasting:

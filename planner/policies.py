@@ -55,6 +55,7 @@ class Outcome:
     levels:  that were drafted.
     context: tokens of committed text at its start, the mean of the lines.
     experts: uint64 [n, layer, word], what the nodes used; None if that was not observed.
+    paid_union: what a cache of experts counted, as `CycleCost.weighted_union`; None without one.
     draft_ms, plan_ms: measured time in the head and in the policy. verify_ms: all the rest of it.
     catch_up_ms: of the head, beside draft_ms, on text that was decoded without drafts.
     """
@@ -69,6 +70,7 @@ class Outcome:
     plan_ms: float
     verify_ms: float
     catch_up_ms: float = 0.0
+    paid_union: float | None = None
 
     @property
     def rows(self) -> int:
@@ -117,7 +119,7 @@ class Policy(Protocol):
 
     def learn(self, outcome: Outcome) -> None: ...
 
-    def learn_plain(self, context: int) -> None:
+    def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         """Learns from a cycle of one line that drafted nothing, quicker than by `learn`."""
 
     def reason(self, *, begun: bool) -> Reason:
@@ -152,11 +154,17 @@ class Baseline:
     def learn(self, outcome: Outcome) -> None:
         if outcome.experts is not None:
             self._unseen = 0
-        self.beliefs.learn(outcome.tree, outcome.path, outcome.choice.forecast, outcome.experts)
+        self.beliefs.learn(
+            outcome.tree,
+            outcome.path,
+            outcome.choice.forecast,
+            outcome.experts,
+            paid_union=outcome.paid_union,
+        )
         self.planning_ms = followed(self.planning_ms, outcome)
 
-    def learn_plain(self, context: int) -> None:
-        pass
+    def learn_plain(self, context: int, paid_union: float | None = None) -> None:
+        self.beliefs.learn_paid(1, paid_union)
 
     def reason(self, *, begun: bool) -> Reason:
         return Reason("mode")

@@ -76,11 +76,13 @@ def best_left_out(
         return None
     ms = np.full(len(nodes), cost.rows_ms[rows + 1] - cost.rows_ms[rows])
     if forecast is not None:
-        shared = np.bitwise_or.reduce(forecast.sets[keep], axis=0)
-        beyond = float(forecast.unforeseen[keep].sum())
+        sets, alone = cost.paid(forecast.sets, forecast.unforeseen)
+        assert alone is not None
+        shared = np.bitwise_or.reduce(sets[keep], axis=0)
+        beyond = float(alone[keep].sum())
         before = cost.layer_weights @ sizes(shared) + beyond
-        grown = sizes(forecast.sets[nodes] | shared) @ cost.layer_weights
-        grown += beyond + forecast.unforeseen[nodes]
+        grown = sizes(sets[nodes] | shared) @ cost.layer_weights
+        grown += beyond + alone[nodes]
         ms += cost.expert_ms[rows + 1] * grown - cost.expert_ms[rows] * before
     best = int(np.argmax(chances[nodes] * token_ms - ms))
     return Step(float(ms[best]), float(chances[nodes[best]]))

@@ -9,17 +9,18 @@ A planner learns what it would have learned: the experts of what it verified, an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .cost import CycleCost
-from .experts import Bitsets, union_per_layer
+from .experts import Bitsets, unpack
 from .livecost import LiveCost
 from .policies import Outcome, Policy, widths_of
+from .residency import Residency, Rule, after
 from .trace import TracedStep, TracedText
-from .tree import BoolArray, DraftTree, FloatArray, IntArray
+from .tree import BoolArray, DraftTree, IntArray
 
 # What planning takes a level, a forecast of experts in addition, and observing experts a layer
 # (LOG.md), in ms.
@@ -30,7 +31,12 @@ OBSERVE_MS = 0.03
 
 @dataclass(frozen=True)
 class ReplayedCycle:
-    """predicted_*: what was expected of it. union: weighted, as really used."""
+    """predicted_*: what was expected of it. union: weighted, as really used; with a cache of
+    experts, as paid for.
+
+    used, hits: pairs of row and expert, and how many were resident; uploads: experts loaded behind
+    it. All of machines with a cache.
+    """
 
     rows: int
     levels: int
@@ -41,6 +47,34 @@ class ReplayedCycle:
     predicted_union: float
     predicted_ms: float
     observed: bool
+    used: int = 0
+    hits: int = 0
+    uploads: int = 0
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache of experts: by which rule, and what lies in it at first."""
+
+    rule: Rule
+    begun: Residency
+
+    def behind(
+        self, held: Residency, cycle: ReplayedCycle, experts: Bitsets
+    ) -> tuple[Residency, ReplayedCycle]:
+        """What is resident after the cycle that used `experts` [n, layer, word]; and that cycle
+        with what came of the cache. Uploads take the machine's time as the rule says."""
+        shape = held.resident.shape
+        rows = unpack(experts, shape[1]).sum(axis=0, dtype=np.int64).reshape(shape)
+        following, uploads = after(held, rows, self.rule, cycle.committed)
+        counted = replace(
+            cycle,
+            ms=cycle.ms + self.rule.upload_ms * len(uploads),
+            used=int(rows.sum()),
+            hits=int(rows[held.resident].sum()),
+            uploads=len(uploads),
+        )
+        return following, counted
 
 
 class Candidates:
@@ -98,11 +132,14 @@ def replay(
     live: LiveCost,
     true_cost: Callable[[int], CycleCost],
     lines: int = 1,
+    cache: Cache | None = None,
 ) -> list[ReplayedCycle]:
     """Takes `policy` through all steps of `texts`, of so many at a time while there are.
 
-    live: the costs that the policy plans by. true_cost: what cycle number i really costs.
+    live: the costs that the policy plans by. true_cost: what cycle number i really costs. cache:
+    of experts, which then cost what they do when they are missing there.
     """
+    held = None if cache is None else cache.begun
     cycles: list[ReplayedCycle] = []
     rows_before = 1
     waiting = [text.steps for text in reversed(texts) if text.steps]
@@ -111,7 +148,12 @@ def replay(
         while waiting and len(going) < lines:
             going.append(waiting.pop())
         cost = true_cost(len(cycles)).at(_context(going), rows_before)
-        cycle, taken = _cycle(going, policy, live, cost, rows_before)
+        if held is not None:
+            live.resident = held.sets
+            cost = replace(cost, resident=live.resident)
+        cycle, taken, experts = _cycle(going, policy, live, cost, rows_before)
+        if cache is not None and held is not None:
+            held, cycle = cache.behind(held, cycle, experts)
         cycles.append(cycle)
         rows_before = cycle.rows
         going = [steps[n:] for steps, n in zip(going, taken, strict=True) if len(steps) > n]
@@ -129,18 +171,19 @@ def _cycle(
     live: LiveCost,
     cost: CycleCost,
     rows_before: int,
-) -> tuple[ReplayedCycle, list[int]]:
-    """A cycle, and how many steps each line gets on by it."""
+) -> tuple[ReplayedCycle, list[int], Bitsets]:
+    """A cycle, how many steps each line gets on by it, and the experts it used [n, layer, word]."""
     context, weights = _context(going), cost.layer_weights
     candidates = Candidates([steps[0] for steps in going])
     drafting = policy.begin(context, candidates.tree.tokens.tolist())
     if len(going) == 1 and not drafting:
-        union = _weighted(candidates.experts(np.ones(1, np.bool_)), weights)
+        experts = candidates.experts(np.ones(1, np.bool_))
+        union = cost.weighted_union(experts)
         ms = cost.verify_ms(1, union)
         predicted = live.verify_ms(1, union, context, rows_before)
         live.learn_verify(1, union, context, rows_before, ms)
-        policy.learn_plain(context)
-        return ReplayedCycle(1, 0, 1, union, ms, 1.0, union, predicted, False), [1]
+        policy.learn_plain(context, None if cost.resident is None else union)
+        return ReplayedCycle(1, 0, 1, union, ms, 1.0, union, predicted, False), [1], experts
 
     room = min(map(len, going))
     levels: list[tuple[int, ...]] = []
@@ -156,7 +199,7 @@ def _cycle(
     experts = candidates.experts(choice.keep)
     looked = len(weights) > 0 and policy.looks(tree)
     paths = [accepted_nodes(tree, steps, line) for line, steps in enumerate(going)]
-    union = _weighted(experts, weights)
+    union = cost.weighted_union(experts)
     planning_ms = len(levels) * PLANNING_MS
     if choice.forecast is not None:
         planning_ms += len(levels) * FORECAST_MS
@@ -165,7 +208,7 @@ def _cycle(
     predicted = observe_ms + live.cycle_ms(
         len(tree), choice.union, context, rows_before, levels, policy.planning_ms
     )
-    seen = union if looked else choice.union
+    seen = union if looked or cost.resident is not None else choice.union
     live.learn_verify(len(tree), seen, context, rows_before, verify_ms)
     live.learn_draft(levels, draft_ms)
     policy.learn(
@@ -179,6 +222,7 @@ def _cycle(
             draft_ms=draft_ms,
             plan_ms=planning_ms,
             verify_ms=verify_ms,
+            paid_union=None if cost.resident is None else union,
         )
     )
     cycle = ReplayedCycle(
@@ -192,11 +236,7 @@ def _cycle(
         predicted_ms=predicted,
         observed=looked,
     )
-    return cycle, [len(path) for path in paths]
-
-
-def _weighted(experts: Bitsets, weights: FloatArray) -> float:
-    return float(weights @ union_per_layer(experts)) if len(weights) else 0.0
+    return cycle, [len(path) for path in paths], experts
 
 
 def accepted_nodes(tree: DraftTree, steps: Sequence[TracedStep], root: int = 0) -> list[int]:

@@ -105,6 +105,8 @@ def best_subtree(
     max_rows:   rows that can be verified, roots included; the cost tables limit them too.
     max_states: states after which the search stops.
 
+    With `cost.resident` only missing experts count, and the uses of them.
+
     For the ratio, row counts that the tables give no positive time even if no expert is new are
     left out.
 
@@ -113,6 +115,12 @@ def best_subtree(
     tables give the roots alone no positive time.
     """
     n_lines = int((parents < 0).sum())
+    if cost.resident is not None:
+        if experts is not None:
+            if experts.shape[1:] != cost.resident.shape:
+                raise ValueError("the cached experts are of another model")
+            experts, unforeseen = cost.paid(experts, unforeseen)
+        cost = replace(cost, resident=None)
     if n_lines > 1:
         grafted = _grafted(n_lines, parents, chances, experts, unforeseen, cost)
         plan = best_subtree(

@@ -48,7 +48,7 @@ class Steady:
     def learn(self, outcome: Outcome) -> None:
         pass
 
-    def learn_plain(self, context: int) -> None:
+    def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         pass
 
     def reason(self, *, begun: bool) -> Reason:
