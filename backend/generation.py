@@ -107,15 +107,15 @@ class Generation:
         """Whether there is no more to come: the answer is at its end, or was asked to stop."""
         return bool(self._finish_reason) or self._stop_asked
 
-    def begin(self, line: Line) -> None:
-        """Processes the prompt and takes the first token."""
+    def begin(self, line: Line, lines: int = 1) -> None:
+        """Processes the prompt and takes the first token. lines: answers at a time."""
         if self._limit == 0:
             self._finish_reason = "length"
             return
         begun = time.perf_counter()
         prompt = self.prompt_tokens
         missing_ms = line.missing(prompt) * self._engine.prompt_token_ms
-        drafting = line.drafter is not None and self._policy.tracks(len(prompt), missing_ms)
+        drafting = line.drafter is not None and self._policy.tracks(len(prompt), missing_ms, lines)
         done = line.prefill(prompt, drafting, lambda: not self._stop_asked)
         self._reused = line.reused
         if not done:

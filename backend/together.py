@@ -39,7 +39,7 @@ def together(
             free.remove(line)
             if known[best] >= known[line] + WORTH_SHARING:
                 line.adopt(best, known[best])
-            generation.begin(line)
+            generation.begin(line, len(using))
             line.remember_prompt()  # the next decode is of another text
             going.append((line, generation))
         if not going:

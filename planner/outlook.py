@@ -21,7 +21,9 @@ ZERO = np.zeros(1, np.intp)
 # At first: half of a token's own mean, half of what is usual.
 _PRIOR = np.array([0.25, 0.5, 0.1])
 _DEVIATIONS = np.array([0.3, 0.3, 0.3])
-# Of means of tokens, about that of all.
+# Kinds of roots that stand for all; and how means of tokens that were not met may lie about that of
+# those that were.
+KINDS = 31
 _SPREAD = np.array([-0.3, 0.0, 0.3])
 
 
@@ -49,16 +51,20 @@ class Outlook:
             total, seen = total + self._sums[token], seen + self._seen[token]
         return min(max(float(base + by_token * total / seen + by_chance), 0.01), 0.99)
 
-    def hopes(self) -> tuple[FloatArray, FloatArray]:
-        """Chances [m] of best children behind roots that are certain, of all kinds that were met,
-        and how often [m]; a few kinds stand for those that were not."""
+    def typical(self, lines: int) -> list[list[float]]:
+        """Chances of the best children behind the roots of so many lines, in cycles that stand for
+        all: of one line each kind of root in a cycle of its own, of many all kinds in one."""
         base, by_token, by_chance = self._regression.theta
         tokens = np.flatnonzero(self._seen)
         own = (self._sums[tokens] + SHRINKAGE * self._mean) / (self._seen[tokens] + SHRINKAGE)
-        unknown = np.clip(self._mean + _SPREAD, 0.0, 1.0)
-        hoped = base + by_token * np.concatenate([own, unknown]) + by_chance
-        often = np.concatenate([self._seen[tokens], np.full(len(unknown), SHRINKAGE)])
-        return np.clip(hoped, 0.01, 0.99), often
+        own = np.concatenate([own, np.clip(self._mean + _SPREAD, 0.0, 1.0)])
+        often = np.concatenate([self._seen[tokens], np.full(len(_SPREAD), SHRINKAGE)])
+        order = np.argsort(own)
+        n = lines if lines > 1 else KINDS
+        shares = (np.arange(n) + 0.5) / n * often.sum()
+        middle = own[order][np.searchsorted(often[order].cumsum(), shares)]
+        hopes = np.clip(base + by_token * middle + by_chance, 0.01, 0.99).tolist()
+        return [hopes] if lines > 1 else [[hope] for hope in hopes]
 
     def learn(self, tree: DraftTree, conditional: FloatArray) -> None:
         """Learns from the last level of `tree`, freshly drafted, by its nodes' chances [n]."""

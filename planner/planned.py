@@ -106,44 +106,39 @@ class Planned:
     def reads_states(self) -> bool:
         return self._forecasting
 
-    def tracks(self, prompt: int, missing_ms: float) -> bool:
+    def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         if not self.rule.may_draft(self._planning_ms[False]):
             return False
+        self._turn_to(lines)
         look_ms = self._spent_ms([(0,)]) + prompt * self._overheads.position_ms
-        return self._resting.wakes(self.rule, missing_ms, look_ms)
+        return self._resting.wakes(self.rule, lines, missing_ms, look_ms)
 
     def _promise(self) -> float:
-        """Tokens a cycle that drafts are to gain, by all that is known of roots."""
-        hopes, often = self.beliefs.outlook.hopes()
-        gains = [self._first_gain(1, float(hope)) for hope in hopes]
-        calibrated = [max(0.0, self.rule.gains.calibrated(0, gain)) for gain in gains]
-        return float(np.average(calibrated, weights=often))
+        """Tokens a cycle that first drafts are to gain, by all that is known of roots."""
+        kinds = self.beliefs.outlook.typical(self._lines)
+        gains = [self.rule.gains.calibrated(0, self._best_first(hopes)[0]) for hopes in kinds]
+        return sum(max(0.0, gain) for gain in gains) / len(gains)
+
+    def _turn_to(self, lines: int) -> None:
+        self._lines = lines
+        self._root_union = float(self.beliefs.expected_unions[lines])
+        self.rule.turn_to(lines, self._root_union)
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
-        self._context, self._lines = context, len(roots)
-        self._root_union = float(self.beliefs.expected_unions[self._lines])
+        self._context = context
+        self._turn_to(len(roots))
         self._levels_drafted, self._trial = (), False
         self._hopes.clear()
         self._newest = self._folded = self._wider = None
-        self.rule.turn_to(self._lines, self._root_union)
         if not self.rule.may_draft(self._planning_ms[False]):
             return False
         self._rate = self.rule.rate
         self._forecasting = self._forecast_pays()
         plain_ms = self._plain_ms(self._rows_before)
-        # A draft that brings no experts behind each of the most promising lines.
         hopes = [self.beliefs.outlook.behind(root) for root in roots]
         order = sorted(range(len(roots)), key=lambda line: -hopes[line])
-        best: tuple[float, int, float] | None = None
-        hoped = 0.0
-        for n in range(1, min(self._lines, self.max_rows - self._lines) + 1):
-            hoped += hopes[order[n - 1]]
-            gain = self._first_gain(n, hoped)
-            if best is None or gain > best[0]:
-                best = gain, n, hoped
-        assert best is not None  # else no draft may be
-        gain, n, hoped = best
-        self._resting.learn(self.rule.gains.calibrated(0, gain))
+        gain, n, hoped = self._best_first(hopes)
+        self._resting.learn(self._lines, self.rule.gains.calibrated(0, gain))
         self._drafting = np.array(sorted(order[:n]), np.int32)
         self._hopes.append((gain, self._worth(self._lines, plain_ms)))
         self._first = (self._first_ms(n) - plain_ms, hoped, plain_ms)
@@ -289,6 +284,19 @@ class Planned:
         if self.ratio:
             return committed / ms * self._plain_ms(self._lines)
         return committed - self.rule.rate * ms
+
+    def _best_first(self, hopes: Sequence[float]) -> tuple[float, int, float]:
+        """The gain of first drafts behind the most promising lines, which bring no experts; how
+        many they are, and the tokens hoped for."""
+        best: tuple[float, int, float] | None = None
+        hoped = 0.0
+        for n, hope in enumerate(sorted(hopes, reverse=True)[: self.max_rows - self._lines], 1):
+            hoped += hope
+            gain = self._first_gain(n, hoped)
+            if best is None or gain > best[0]:
+                best = gain, n, hoped
+        assert best is not None  # else no draft may be
+        return best
 
     def _first_ms(self, n: int) -> float:
         """A cycle with the first drafts of n lines, which bring no experts."""

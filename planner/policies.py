@@ -87,11 +87,12 @@ class Policy(Protocol):
     def planning_ms(self) -> float:
         """Time that the policy takes a level in this cycle, as measured before."""
 
-    def tracks(self, prompt: int, missing_ms: float) -> bool:
+    def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         """Whether drafts may be wanted in an answer to so many tokens, so that the head's features
         are to be kept.
 
-        missing_ms: what it takes to process text anew of which they were not.
+        missing_ms: what it takes to process text anew of which they were not. lines: answers at a
+        time, this one among them.
         """
 
     @property
@@ -141,7 +142,7 @@ class Baseline:
         self.planning_ms = FIRST_PLANNING_MS
         self._unseen = LOOK_EVERY  # drafted cycles since the last look; the first is looked at
 
-    def tracks(self, prompt: int, missing_ms: float) -> bool:
+    def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         return True
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
@@ -178,7 +179,7 @@ class Baseline:
 class Off(Baseline):
     """Plain autoregressive decoding."""
 
-    def tracks(self, prompt: int, missing_ms: float) -> bool:
+    def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         return False
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:

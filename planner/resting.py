@@ -5,7 +5,8 @@ little of every cycle, and where a text was decoded without, it must be processe
 drafts do not pay, an answer is decoded as if there were no head: at llama.cpp's own speed. What
 drafts promise is the gain to expect of the first level, in the mean over roots, those counting
 nothing behind which none would be made. Trials, which the rule pays from the same hundredth of the
-time as its others, see whether that is still so.
+time as its others, see whether that is still so; but not where there are several lines, since
+drafts need all of them prepared.
 """
 
 from __future__ import annotations
@@ -20,28 +21,29 @@ ANSWER, WEIGHT = 200, 1 / 200
 
 
 class Resting:
-    """promise: tokens a cycle that drafts gain; asked for when it is first needed."""
+    """promise: tells the tokens a cycle that drafts gain with the present number of lines."""
 
     def __init__(self, overheads: Overheads, promise: Callable[[], float]) -> None:
         self._overheads = overheads
         self._first_promise = promise
-        self._promise: float | None = None
+        self._promises: dict[int, float] = {}  # by the number of lines
 
-    def learn(self, gain: float) -> None:
-        """Learns what was expected of the first level behind a root."""
-        if self._promise is not None:
-            self._promise += WEIGHT * (max(0.0, gain) - self._promise)
+    def learn(self, lines: int, gain: float) -> None:
+        """Learns what was expected of the first level behind the roots of a cycle."""
+        promise = self._promises.get(lines)
+        if promise is not None:
+            self._promises[lines] = promise + WEIGHT * (max(0.0, gain) - promise)
 
-    def wakes(self, rule: DraftingRule, missing_ms: float, look_ms: float) -> bool:
-        """Whether drafts may be wanted in the coming answer.
+    def wakes(self, rule: DraftingRule, lines: int, missing_ms: float, look_ms: float) -> bool:
+        """Whether drafts may be wanted in the coming answer, one of so many at a time.
 
         missing_ms: what it takes to process text anew whose features were not kept. look_ms: to
         draft for the first time behind the prompt.
         """
-        if self._promise is None:
-            self._promise = self._first_promise()
+        if lines not in self._promises:
+            self._promises[lines] = self._first_promise()
         features_ms = self._overheads.features_ms
-        spared_ms = self._promise / rule.rate - features_ms
-        if ANSWER * spared_ms > missing_ms:
+        spared_ms = self._promises[lines] / rule.rate - features_ms
+        if ANSWER * spared_ms > missing_ms or not features_ms + missing_ms:
             return True
-        return rule.affords(missing_ms + ANSWER * features_ms, look_ms)
+        return lines == 1 and rule.affords(missing_ms + ANSWER * features_ms, look_ms)

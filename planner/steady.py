@@ -30,8 +30,8 @@ class Steady:
     def reads_states(self) -> bool:
         return self._policy.reads_states
 
-    def tracks(self, prompt: int, missing_ms: float) -> bool:
-        return self._policy.tracks(prompt, missing_ms)
+    def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
+        return self._policy.tracks(prompt, missing_ms, lines)
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         return self._policy.begin(context, roots, waiting)

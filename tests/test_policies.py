@@ -119,6 +119,15 @@ class TestResting:
                 policy.learn_plain(0)
         assert 10 < tracked < 400 * TRIAL_SHARE * 2100 / (200 * 0.5)
 
+    def test_lines_are_prepared_together_or_not_at_all(self) -> None:
+        dear = specfit(cost(14.0, fixed_ms=7.0), self.features)
+        cheap = specfit(cost(0.5), self.features)
+        assert cheap.tracks(100, missing_ms=0.0, lines=8)
+        for _ in range(4000):
+            assert not dear.tracks(100, missing_ms=0.0, lines=8)
+            dear.rule.learn(8, 119.0)
+        assert dear.tracks(100, missing_ms=0.0)  # alone, it is time for a trial
+
     def test_what_costs_nothing_is_always_prepared(self) -> None:
         policy = specfit(cost(14.0, fixed_ms=7.0), Overheads(features_ms=0.0))
         policy.rule.learn(1, 1e3)
