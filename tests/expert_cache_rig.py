@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
@@ -41,7 +42,8 @@ def standin() -> ctypes.CDLL:
     loaded = native.loaded(STANDIN)
     for name in ("standin_delay", "standin_free_bytes", "standin_lose_uploads"):
         getattr(loaded, name).argtypes = [ctypes.c_long]
-    loaded.standin_events.argtypes = [ctypes.c_bool]
+    for name in ("standin_events", "standin_lookup"):
+        getattr(loaded, name).argtypes = [ctypes.c_bool]
     loaded.standin_register()
     return loaded
 
@@ -50,7 +52,7 @@ def standin() -> ctypes.CDLL:
 class Case:
     """share: of each layer's experts that are resident. slots: room beside those. gpu_layers: on
     the stand-in. mapped: weights stay in the file. repack: misses, and stock, in the CPU's own
-    layout. lookup: the device finds slots by itself, which it does beside events only."""
+    layout. lookup: the device can look slots up."""
 
     model: Path
     share: float = 0.0
@@ -59,10 +61,12 @@ class Case:
     mapped: bool = True
     repack: bool = False
     events: bool = True
+    lookup: bool = True
     end_sync: bool = True
     max_rows: int = 31
     delay_us: int = 0
     free_bytes: int = 1 << 40
+    callback: Any = None
 
 
 class Running:
@@ -72,6 +76,8 @@ class Running:
         gpu = standin()
         gpu.standin_delay(0)
         gpu.standin_free_bytes(1 << 40)
+        gpu.standin_events(case.events)
+        gpu.standin_lookup(case.lookup)
         info = read_gguf_info(case.model)
         self.info, self.cache = info, None
         params = llama.llama_model_default_params()
@@ -94,12 +100,8 @@ class Running:
         params.tensor_buft_overrides = ctypes.addressof(override)
         self.model = llama.llama_model_load_from_file(str(case.model).encode(), params)
         assert self.model, library.take_errors()
-        context = llama.llama_context_default_params()
-        context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max = 1024, 256, 256, 64
-        context.kv_unified, context.no_perf = True, True
-        context.n_threads = context.n_threads_batch = 1
-        context.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self.context = llama.llama_init_from_model(self.model, context)
+        self._callback = case.callback
+        self.context = llama.llama_init_from_model(self.model, self.context_params())
         assert self.context, library.take_errors()
         self.memory = llama.llama_get_memory(self.context)
         self.n_vocab = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self.model))
@@ -107,8 +109,19 @@ class Running:
         if self.cache is not None:
             gpu.standin_free_bytes(case.free_bytes)
             self.slots = self.give(case)
+            gpu.standin_free_bytes(1 << 40)  # or the scheduler could not grow either
         gpu.standin_delay(case.delay_us)
         self.prefix()
+
+    def context_params(self) -> Any:
+        params = llama.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 1024, 256, 256, 64
+        params.kv_unified, params.no_perf = True, True
+        params.n_threads = params.n_threads_batch = 1
+        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        if self._callback is not None:
+            params.cb_eval = self._callback
+        return params
 
     def give(self, case: Case) -> list[int]:
         """Room for the case's experts, and the first of each layer in it."""
@@ -116,8 +129,7 @@ class Running:
         n = round(case.share * self.info.n_experts)
         room = int(self.cache.expert_bytes.sum()) * (n + case.slots + 1) if n + case.slots else 0
         slots = self.cache.allocate(room)
-        if case.repack:
-            assert self.cache.repack()
+        self.repacked = case.repack and self.cache.repack()
         for layer, expert in itertools.product(range(self.info.n_layers), range(n)):
             self.cache.swap(layer, expert * self.info.n_experts // n)
         self.cache.commit()
@@ -186,7 +198,3 @@ def stock(case: Case, rows: tuple[int, ...], prompts: tuple[int, ...]) -> list[n
 
 def logits_of(one: Running, rows: tuple[int, ...], prompts: tuple[int, ...]) -> list[np.ndarray]:
     return [one.rows(n, seed) for seed, n in enumerate(rows)] + [one.prompt(n) for n in prompts]
-
-
-def reference(case: Case) -> Case:
-    return Case(case.model, repack=case.repack)

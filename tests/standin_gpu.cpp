@@ -22,7 +22,7 @@ ggml_backend_device device;
 ggml_backend_reg registry;
 ggml_backend_buffer_type memory_type, pinned_type;
 std::atomic<long> delay_us{0}, bytes_left{1L << 40}, uploads_to_lose{0};
-std::atomic<bool> with_events{true};
+std::atomic<bool> with_events{true}, with_lookup{true};
 // Only copies of this size and more can be lost: experts, not activations.
 constexpr size_t LOSABLE = 1024;
 
@@ -266,6 +266,9 @@ void device_props(ggml_backend_dev_t dev, ggml_backend_dev_props * props) {
 ggml_backend_buffer_type_t buffer_type(ggml_backend_dev_t) { return &memory_type; }
 ggml_backend_buffer_type_t host_buffer_type(ggml_backend_dev_t) { return &pinned_type; }
 bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) {
+    if (op->op == GGML_OP_GET_ROWS && op->type == GGML_TYPE_I32 && !with_lookup) {
+        return false;
+    }
     return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), op);
 }
 bool supports_buft(ggml_backend_dev_t, ggml_backend_buffer_type_t type) { return is_ours(type); }
@@ -307,4 +310,5 @@ EXPORT void standin_register() {
 EXPORT void standin_delay(long microseconds) { delay_us = microseconds; } // before each operation
 EXPORT void standin_free_bytes(long bytes) { bytes_left = bytes; }
 EXPORT void standin_lose_uploads(long n) { uploads_to_lose = n; } // the next n large copies do nothing
+EXPORT void standin_lookup(bool offered) { with_lookup = offered; } // GET_ROWS of integers
 EXPORT void standin_events(bool offered) { with_events = offered; }

@@ -72,6 +72,7 @@ XC_API bool xc_open(const xc_options * options) {
                 return false;
             }
             c.options = *options;
+            c.totals = {};
             c.options.device = c.options.ggml_version = nullptr; // Python's memory
             if (options->events && !c.fetched) {
                 c.fetched = ggml_backend_event_new(c.device);

@@ -87,6 +87,10 @@ ggml_status compute_block(const block & b) {
     missed.clear();
     for (int pair = 0; pair < pairs; pair++) {
         const int32_t expert = ((const int32_t *) (host_ids + pair / n_used * ids->nb[1]))[pair % n_used];
+        if (expert < 0 || expert >= b.up->src[0]->ne[2]) {
+            ggml_backend_synchronize(c.compute);
+            return GGML_STATUS_FAILED;
+        }
         const bool hit = graph && l->resident(expert);
         slots[pair] = hit ? l->slot_of[expert] : l ? l->n_slots : 0;
         if (l) {

@@ -26,9 +26,16 @@ enum part { GATE, UP, DOWN, N_PARTS };
 // A device graph of one layer for a number of rows, kept with its addresses: CUDA replays what it
 // has captured only for the same nodes (ggml_cuda_graph_get_key takes the address of the first).
 struct kept_graph {
-    int rows;
-    const void * x, * ids, * out;
-    size_t ids_stride;
+    struct place { // where the scheduler has put what goes in and out
+        int rows;
+        const void * x, * ids, * out;
+        size_t ids_stride;
+        ggml_backend_buffer_t x_buffer, ids_buffer, out_buffer; // it may have made new ones
+        bool operator==(const place & o) const {
+            return rows == o.rows && x == o.x && ids == o.ids && out == o.out && ids_stride == o.ids_stride &&
+                   x_buffer == o.x_buffer && ids_buffer == o.ids_buffer && out_buffer == o.out_buffer;
+        }
+    } at;
     ggml_context_ptr ctx;
     ggml_cgraph * graph;
     ggml_tensor * slot_ids; // filled by the host, where the device cannot look slots up; else null

@@ -125,9 +125,10 @@ bool try_device_graph(layer & l, int n_used, int rows, size_t & bytes) {
 kept_graph * device_graph(layer & l, const block & b) {
     const ggml_tensor * x = b.x(), * ids = b.ids();
     const int rows = (int) ids->ne[1];
+    const kept_graph::place at = {rows,         x->data,        ids->data,        b.down->data,
+                                  ids->nb[1],   buffer_of(x),   buffer_of(ids),   buffer_of(b.down)};
     for (kept_graph & kept : l.graphs) {
-        if (kept.rows == rows && kept.x == x->data && kept.ids == ids->data && kept.out == b.down->data &&
-            kept.ids_stride == ids->nb[1]) {
+        if (kept.at == at) {
             return &kept;
         }
     }
@@ -154,7 +155,7 @@ kept_graph * device_graph(layer & l, const block & b) {
         }
         place(d.graph, type, c.on_device.buffer.get(), c.on_device.at(for_ids));
         c.totals.graphs_built++;
-        l.graphs.push_back({rows, x->data, ids->data, b.down->data, ids->nb[1], std::move(ctx), d.graph, d.slot_ids});
+        l.graphs.push_back({at, std::move(ctx), d.graph, d.slot_ids});
         return &l.graphs.back();
     }
     return nullptr;
