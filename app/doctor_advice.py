@@ -154,7 +154,7 @@ def last_loads(costs: Path, files: Mapping[str, Path]) -> Iterator[tuple[str, fl
             model = Path(kept["model"])
             ms = min(float(point["ms"]) for point in kept["points"] if point["rows"] == 1)
             times[model] = max(times.get(model, (0.0, 0.0)), (path.stat().st_mtime, ms))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             continue  # of an older version, or damaged
     for name, file in files.items():
         ms = times.get(file.resolve(), (0.0, 0.0))[1]
