@@ -38,7 +38,7 @@ _LOADING = {
 _RESULTS = {"modes", "json_path", "plot_path"}
 # The parameters of each job, by the option that asks for it.
 _PARAMETERS = {
-    "--replay": {"replay_path", "ablate", "cost_profile", *_RESULTS},
+    "--replay": {"replay_path", "ablate", "residency", "cost_profile", *_RESULTS},
     "--trace": {"trace_path", *_LOADING},
     "--fit": {"fit_path", "model", "model_draft", "hf_repo", "hf_repo_draft"},
     "--prompts": {"repeat", "audit", *_LOADING, *_RESULTS},
@@ -70,6 +70,9 @@ _OPTIONS = [
                  help="Also print how good the predictions of cycles were."),
     click.option("--ablate", is_flag=True,
                  help="With --replay: also take specfit without each of its parts."),
+    click.option("--residency", metavar="SHARE,SHARE,…",
+                 help="With --replay: instead of profiles, a GPU whose cache holds such shares of "
+                 "all experts (0.4,0.77): hits by policy, and all modes with what they learn."),
     click.option("--json", "json_path", type=_FILE, metavar="OUT",
                  help="Write the results there too; an existing file is replaced."),
     click.option("--plot", "plot_path", type=_FILE, metavar="OUT.png",
@@ -97,6 +100,7 @@ def bench(
     repeat: int,
     audit: bool,
     ablate: bool,
+    residency: str | None,
     json_path: Path | None,
     plot_path: Path | None,
     choice: ModelChoice,
@@ -114,7 +118,7 @@ def bench(
     refuse_overwriting([path for path in inputs if path], [trace_path, json_path, plot_path])
     outputs = Outputs(json_path, plot_path)
     if replay_path is not None:
-        replay(replay_path, modes, choice.cost_profile, outputs, ablate=ablate)
+        replay(replay_path, modes, choice.cost_profile, residency, outputs, ablate=ablate)
     elif fit_path is not None:
         fit(fit_path, choice)
     elif source is None:

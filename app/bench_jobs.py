@@ -148,7 +148,13 @@ def trace(
 
 
 def replay(
-    path: Path, modes: str | None, profile: str | None, outputs: Outputs, *, ablate: bool
+    path: Path,
+    modes: str | None,
+    profile: str | None,
+    residency: str | None,
+    outputs: Outputs,
+    *,
+    ablate: bool,
 ) -> None:
     """Takes modes through a recording. Imports no model code: that takes seconds."""
     # Workers take a core each; numpy reads this when it is imported.
@@ -157,13 +163,20 @@ def replay(
     from .bench_plot import Bars, draw
     from .bench_replay import parse_replay_modes, replay_trace, title_of
     from .bench_replay_table import ablation_table, replay_table
+    from .bench_residency import hits_table, parse_shares
 
+    if residency is not None and profile is not None:
+        raise AppError("--residency has its own costs; leave --cost-profile out")
+    shares = () if residency is None else parse_shares(residency)
     names = parse_replay_modes(None if modes is None else mode_names(modes))
     outputs.check()
-    found = replay_trace(path, names, profile, ablate=ablate)
+    found = replay_trace(path, names, profile, ablate=ablate, shares=shares)
     console = _console()
     title = title_of(path, found)
     console.print(title, markup=False, highlight=False, soft_wrap=True)
+    if found.hits:
+        console.print(hits_table(found.hits))
+        console.print()
     console.print(replay_table(found))
     if ablate:
         console.print()

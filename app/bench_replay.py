@@ -1,4 +1,5 @@
-"""specfit-bench --replay: all modes on a recorded trace, under every cost profile."""
+"""specfit-bench --replay: all modes on a recorded trace, under every cost profile, or with caches
+of experts."""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ from specfit.backend.profiles import load_profile, shipped_profiles
 from specfit.backend.trace_file import read_trace
 from specfit.planner import CycleCost, Spec
 from specfit.planner.lab import MAX_ROWS, ORACLE, PARTS, STATIC, Lab
+from specfit.planner.replay import Cache
 
 from .bench_audit import Predictions
 from .bench_replay_result import ProfileReplay, Replayed, TraceReplay, summarise_replay
+from .bench_residency import cached_machine, hits_of_trace, name_of, rule_of
 from .bench_result import baseline_index
 from .entry import AppError
 
@@ -72,12 +75,26 @@ def title_of(path: Path, found: TraceReplay) -> str:
     )
 
 
-def replay_trace(
-    path: Path, modes: Sequence[str], profile: str | None, *, ablate: bool
-) -> TraceReplay:
-    """Every mode under every profile (or the one named), on all cores.
+@dataclass(frozen=True)
+class Machine:
+    """What modes are replayed under. cache: of experts; None: there is none."""
 
-    Raises SpecfitError or AppError for a file that is no trace or no profile.
+    cost: CycleCost
+    cache: Cache | None = None
+
+
+def replay_trace(
+    path: Path,
+    modes: Sequence[str],
+    profile: str | None,
+    *,
+    ablate: bool,
+    shares: Sequence[float] = (),
+) -> TraceReplay:
+    """Every mode under every profile (or the one named), on all cores; or, if `shares` are given,
+    on a machine whose cache holds each of these shares of all experts.
+
+    Raises SpecfitError or AppError for a file that is no trace or no profile, or has no experts.
     """
     names = shipped_profiles() if profile is None else [profile]
     for name in names:  # before the trace is read, which takes seconds
@@ -87,18 +104,30 @@ def replay_trace(
     if not steps:
         raise AppError(f"{path} holds no recorded step")
     lab = Lab(trace)
-    costs = {name: load_profile(name, lab.layer_weights, MAX_ROWS) for name in names}
+    hits = hits_of_trace(trace, shares) if shares else []
+    if shares:
+        names = [name_of(share) for share in shares]
+        cost = cached_machine(lab.layer_weights, MAX_ROWS)
+        rules = [rule_of(share, cost, trace.n_experts) for share in shares]
+        machines = {
+            name: Machine(cost, lab.cache(rule)) for name, rule in zip(names, rules, strict=True)
+        }
+    else:
+        machines = {
+            name: Machine(load_profile(name, lab.layer_weights, MAX_ROWS)) for name in names
+        }
     jobs = [Job(name, mode) for name in names for mode in modes]
     if ablate:
         jobs += [Job(name, SPECFIT, part) for name in names for part in PARTS]
         jobs += [Job(name, SPECFIT) for name in names if SPECFIT not in modes]
-    found = _all_done(lab, costs, jobs)
+    found = _all_done(lab, machines, jobs)
     return TraceReplay(
         about=trace.about,
         texts=len(trace.texts),
         steps=steps,
         baseline=modes[baseline_index(modes)],
         profiles=tuple(_of_profile(name, modes, found, ablate=ablate) for name in names),
+        hits=tuple(hits),
     )
 
 
@@ -125,11 +154,11 @@ def _of_profile(
 
 
 # Set in every worker once, instead of being sent along with every job.
-_shared: tuple[Lab, dict[str, CycleCost]] | None = None
+_shared: tuple[Lab, dict[str, Machine]] | None = None
 
 
 def _all_done(
-    lab: Lab, costs: dict[str, CycleCost], jobs: Sequence[Job]
+    lab: Lab, machines: dict[str, Machine], jobs: Sequence[Job]
 ) -> dict[Job, tuple[Replayed, Predictions]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
@@ -143,7 +172,7 @@ def _all_done(
     shown = sys.stderr.isatty()
     found = {}
     with (
-        kind.Pool(n, _begin_worker, (lab, costs)) as pool,
+        kind.Pool(n, _begin_worker, (lab, machines)) as pool,
         Progress(*columns, console=Console(stderr=True), disable=not shown) as bar,
     ):
         for job, result in bar.track(pool.imap_unordered(_done, ordered), total=len(ordered)):
@@ -151,24 +180,27 @@ def _all_done(
     return found
 
 
-def _begin_worker(lab: Lab, costs: dict[str, CycleCost]) -> None:
+def _begin_worker(lab: Lab, machines: dict[str, Machine]) -> None:
     global _shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    _shared = lab, costs
+    _shared = lab, machines
 
 
 def _done(job: Job) -> tuple[Job, tuple[Replayed, Predictions]]:
     assert _shared is not None
-    lab, costs = _shared
-    cost = costs[job.profile]
-    shape = lab.static_shape(cost) if job.mode == STATIC else None
+    lab, machines = _shared
+    cost, cache = machines[job.profile].cost, machines[job.profile].cache
+    # The best shape for what lies in the cache when the text begins.
+    resident = None if cache is None else cache.begun.sets
+    static = job.mode == STATIC
+    shape = lab.static_shape(replace(cost, resident=resident)) if static else None
     if job.without:
-        cycles = lab.take_without(job.without, cost)
+        cycles = lab.take_without(job.without, cost, cache)
     elif shape is not None:
-        cycles = lab.take_fixed(shape, cost)
+        cycles = lab.take_fixed(shape, cost, cache)
     else:
         mode, lines = _mode_and_lines(job.mode)
-        cycles = lab.take(mode, cost, lines=lines)
+        cycles = lab.take(mode, cost, lines=lines, cache=cache)
     result = summarise_replay(job.without or job.mode, cycles, len(lab.layer_weights))
     predictions = Predictions.of_replayed(cycles, len(lab.layer_weights))
     return job, (replace(result, shape=shape), predictions)

@@ -12,6 +12,7 @@ from specfit.planner.lab import ORACLE
 from specfit.planner.replay import ReplayedCycle
 
 from .bench_audit import Predictions
+from .bench_residency import PolicyHits
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Replayed:
 
     ratio: of tokens per second, to those of the baseline. drafted, observed: shares of all cycles.
     predicted_*, measured_*: over cycles that drafted, unions per layer; None if none did.
+    hits, loads: with a cache of experts, the share of uses whose expert was cached, and experts
+    uploaded a token; unions are then what is paid for. None without one.
     shape: of `static`, its nodes as paths of ranks among the head's children.
     """
 
@@ -40,13 +43,13 @@ class Replayed:
     measured_union: float | None
     predicted_cycle_ms: float | None
     measured_cycle_ms: float | None
+    hits: float | None = None
+    loads: float | None = None
     shape: tuple[tuple[int, ...], ...] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        record = asdict(self)
-        if self.shape is None:
-            del record["shape"]
-        return record
+        optional = ("hits", "loads", "shape")
+        return {k: v for k, v in asdict(self).items() if k not in optional or v is not None}
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,14 @@ class ProfileReplay:
 
 @dataclass(frozen=True)
 class TraceReplay:
-    """about: of the trace's recording."""
+    """about: of the trace's recording. hits: of policies for a cache of experts, if asked for."""
 
     about: dict[str, object]
     texts: int
     steps: int
     baseline: str
     profiles: tuple[ProfileReplay, ...]
+    hits: tuple[PolicyHits, ...] = ()
 
     def series(self) -> dict[str, Predictions]:
         """Predictions of drafted cycles by profile; by mode if there is but one profile. The
@@ -100,6 +104,8 @@ class TraceReplay:
                 }
                 for p in self.profiles
             ]
+        if self.hits:
+            record["hits"] = [asdict(one) for one in self.hits]
         return record | {
             "baseline": self.baseline,
             "texts": self.texts,
@@ -112,7 +118,7 @@ def summarise_replay(mode: str, cycles: Sequence[ReplayedCycle], n_layers: int) 
     """n_layers: those whose experts are counted; 0 for a dense model. The ratio is left at 1."""
     tokens, ms = sum(c.committed for c in cycles), sum(c.ms for c in cycles)
     drafted = [c for c in cycles if c.levels]
-    layers = max(n_layers, 1)
+    layers, used = max(n_layers, 1), sum(c.used for c in cycles)
 
     def mean(values: Sequence[float]) -> float | None:
         return float(np.mean(values)) if values else None
@@ -138,6 +144,8 @@ def summarise_replay(mode: str, cycles: Sequence[ReplayedCycle], n_layers: int) 
         measured_union=mean([c.union / layers for c in drafted]),
         predicted_cycle_ms=mean([c.predicted_ms for c in drafted]),
         measured_cycle_ms=mean([c.ms for c in drafted]),
+        hits=sum(c.hits for c in cycles) / used if used else None,
+        loads=sum(c.uploads for c in cycles) / tokens if used else None,
     )
 
 

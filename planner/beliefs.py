@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from .acceptance import Acceptance
 from .cost import CycleCost
 from .experts import Bitsets, union_per_layer
-from .forecast import ExpertForecast, Forecast
+from .forecast import ExpertForecast, Forecast, Paid
 from .gains import Gains
 from .outlook import Outlook
 from .tree import DraftTree, FloatArray
 
 # Of experts in a cache hardly any are paid for now and then, and many at once again.
-LEAST_UNION, MOST_SURPRISE = 0.01, 3.0
+LEAST_UNION, MOST_SURPRISE = 0.01, 10.0
 
 
 class _Learner(Protocol):
@@ -39,8 +39,10 @@ class UnionByRows:
 
     def learn(self, rows: int, union_per_layer: float, first: int = 2) -> None:
         """first: the fewest rows whose union is not certain; 1 where experts are cached."""
+        if first == 1:
+            self.mean = np.maximum(self.mean, LEAST_UNION)
         # Neighbouring row counts are alike, so the whole curve moves with the point.
-        error = min(union_per_layer / max(self.mean[rows], LEAST_UNION) - 1, MOST_SURPRISE)
+        error = min(union_per_layer / self.mean[rows] - 1, MOST_SURPRISE)
         distance = np.abs(np.log2(np.maximum(np.arange(len(self.mean)), 1) / rows))
         self.mean[first:] *= 1 + 0.1 * error * np.exp2(-4 * distance[first:])
 
@@ -99,7 +101,8 @@ class Beliefs:
         """Learns from a verified tree.
 
         path: the accepted nodes. forecast: what was expected of this very tree. experts: uint64
-        [n, layer, word], what was observed. cost: of the cycle. paid_union: what a cache counted.
+        [n, layer, word], what was observed. With a cache of experts, cost: of the cycle, and
+        paid_union: what the cache counted.
         """
         if len(tree) > 1:
             self.acceptance.learn(tree, path)
@@ -109,7 +112,14 @@ class Beliefs:
         if paid_union is None:
             self.unions.learn(len(tree), float(union_per_layer(experts).mean()))
         if self.forecast is not None:
-            self.forecast.learn(tree, forecast, experts, cost)
+            paid = None if cost is None or cost.resident is None else self.paid(cost)
+            self.forecast.learn(tree, forecast, experts, paid)
+
+    def paid(self, cost: CycleCost) -> Paid:
+        """What is paid for of the experts of a cycle of this cost."""
+        assert self.forecast is not None
+        whole = self.forecast.n_used * (1 + cost.use_share)
+        return Paid(cost, min(max(float(self.unions.mean[1]) / whole, LEAST_UNION), 1.0))
 
     def learn_paid(self, rows: int, paid_union: float | None) -> None:
         """Learns what so many rows paid for, in weighted experts; None: there is no cache."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from .beliefs import Beliefs
 from .cost import CycleCost
 from .forecast import ExpertForecast, Forecast
 from .tree import BoolArray, DraftTree, FloatArray
@@ -38,15 +39,18 @@ class Drafts:
         self._root_union = root_union
         self._scale = 1.0
 
-    def foresee(self, forecast: Forecast) -> None:
+    def foresee(self, forecast: Forecast, beliefs: Beliefs) -> None:
         """Forecasts the experts of the candidates.
 
         The forecast's growth over the roots' experts is scaled to what was observed. The roots' own
         number is not taken from it: one root's is certain, and of so many lines, or with a cache,
         the mean is known.
         """
-        self.forecast, self._scale = forecast.of(self.tree), forecast.scale
-        cost, scale = self.cost, self._scale
+        cost, scale, forecast_of = self.cost, forecast.scale, forecast.of(self.tree)
+        if cost.resident is not None:
+            unforeseen = forecast_of.unforeseen * beliefs.paid(cost).missing_share
+            forecast_of = replace(forecast_of, unforeseen=unforeseen)
+        self.forecast, self._scale = forecast_of, scale
         known = self._root_union - scale * self._foreseen_roots()
         self.by_experts = replace(
             cost,

@@ -78,6 +78,16 @@ class ExpertForecast:
 
 
 @dataclass(frozen=True)
+class Paid:
+    """With a cache of experts, what there is to pay for by `cost`; missing_share: what part that is
+    of what there would be without, as a rule. Unforeseen experts are missing as often as all, or
+    more so, since the usual ones are cached: so growths are learned in units of that share."""
+
+    cost: CycleCost
+    missing_share: float
+
+
+@dataclass(frozen=True)
 class _Known:
     """What was computed for the nodes of a tree, kept to be reused as it grows.
 
@@ -97,7 +107,7 @@ class Forecast:
 
     def __init__(self, n_layers: int, n_experts: int, n_used: int, layer_weights: FloatArray):
         self._shape = (n_layers, n_experts)
-        self._n_used = n_used
+        self.n_used = n_used
         self._layer_weights = layer_weights
         n_outputs = n_layers * n_experts
         self._table = TokenTable(n_outputs)
@@ -142,12 +152,11 @@ class Forecast:
         tree: DraftTree,
         forecast: ExpertForecast | None,
         seen: Bitsets,
-        cost: CycleCost | None = None,
+        paid: Paid | None = None,
     ) -> None:
         """Learns from what a verified `tree` used, uint64 [n, layer, word].
 
-        forecast: what was expected of this very tree. cost: of its cycle, which says what there is
-        to pay for; None: all experts.
+        forecast: what was expected of this very tree. paid: with a cache, what is paid for.
         """
         used = unpack(seen, self._shape[1])
         n_lines = tree.n_lines
@@ -155,7 +164,7 @@ class Forecast:
             known = self._look(tree) if forecast is None else self._blank(tree, forecast.sets)
             if forecast is not None:
                 self._describe(known, 0)
-            self._learn_growth(known, seen, cost)
+            self._learn_growth(known, seen, paid)
             self._learn_weights(known, used)
         self._table.learn(tree.tokens, used)
         self._learn_shares(used, used[:n_lines])
@@ -178,7 +187,7 @@ class Forecast:
 
     def likeliest(self, scores: Floats) -> Bitsets:
         """uint64 [n, layer, word]: the best experts a layer, of scores [n, output] above usual."""
-        return best((scores + self._linear[RANK]).reshape(-1, *self._shape), self._n_used)
+        return best((scores + self._linear[RANK]).reshape(-1, *self._shape), self.n_used)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """All that was learned, for `restore`."""
@@ -257,7 +266,7 @@ class Forecast:
         scores = np.concatenate(parts, axis=1) @ self._linear
         scores += self._table.shares[slots] * (by_token * np.float32(1 / CERTAIN))
         scores += unpack(known.sets[known.tree.parents[level]], self._shape[1]) * by_parent
-        return best(scores.reshape(-1, *self._shape), self._n_used)
+        return best(scores.reshape(-1, *self._shape), self.n_used)
 
     def _signals(self, known: _Known, nodes: slice) -> Floats:
         """Each signal apart; `_expected` adds them in fewer steps."""
@@ -296,27 +305,29 @@ class Forecast:
             mean = rows.sum(axis=0, dtype=np.float32) / np.float32(len(rows))
             shares += min(len(rows) / out_of, 1.0) * (mean - shares)
 
-    def _learn_growth(self, known: _Known, seen: Bitsets, cost: CycleCost | None) -> None:
+    def _learn_growth(self, known: _Known, seen: Bitsets, paid: Paid | None) -> None:
         if not self.layer_weight:
             return
         n_lines = known.tree.n_lines
-        expected = self._growth(known.sets, n_lines, cost)
-        observed = self._growth(seen, n_lines, cost)
+        expected = self._growth(known.sets, n_lines, paid)
+        observed = self._growth(seen, n_lines, paid)
         priced = expected.sum() + self._unforeseen(known).sum()
         self._growths += GROWTH_STEP * (np.array([priced, observed.sum()]) - self._growths)
         kinds = known.kinds[n_lines:].tolist()
         for kind, more in zip(kinds, (observed - expected).tolist(), strict=True):
             self._beyond[kind] += GROWTH_STEP * (more - self._beyond[kind])
 
-    def _growth(self, sets: Bitsets, n_lines: int, cost: CycleCost | None) -> FloatArray:
-        """float64 [n - n_lines]: experts a layer that each draft adds to the nodes before it, as
-        far as they are paid for, and its own uses of them."""
-        sets, uses = (sets, None) if cost is None else cost.paid(sets, None)
+    def _growth(self, sets: Bitsets, n_lines: int, paid: Paid | None) -> FloatArray:
+        """float64 [n - n_lines]: experts a layer that each draft adds to the nodes before it; with
+        a cache what is paid for, as if everything were."""
+        sets, uses = (sets, None) if paid is None else paid.cost.paid(sets, None)
         unions = sizes(np.bitwise_or.accumulate(sets, axis=0)[n_lines - 1 :])
-        growth: FloatArray = np.diff(unions, axis=0) @ self._layer_weights
+        growth: FloatArray = np.diff(unions, axis=0) @ self._layer_weights / self.layer_weight
+        if paid is None:
+            return growth
         if uses is not None:
-            growth = growth + uses[n_lines:]
-        return growth / self.layer_weight
+            growth += uses[n_lines:] / self.layer_weight
+        return growth / paid.missing_share
 
     def _unforeseen(self, known: _Known) -> FloatArray:
         """float64 [n], a layer; never negative: that sets share too little is told by `scale`."""

@@ -16,7 +16,7 @@ import numpy as np
 from .acceptance import Acceptance
 from .beliefs import Beliefs, UnionByRows
 from .caching import left_by, uses_of_chains
-from .cost import CycleCost, Overheads
+from .cost import NO_OVERHEADS, CycleCost, Overheads
 from .drafting import DraftingRule
 from .experts import best, unpack
 from .forecast import ExpertForecast, Forecast
@@ -40,6 +40,7 @@ PARTS = ("calibration", "forecast", "objective", "rules", NOISY)
 Shape = tuple[Ranks, ...]
 # Rows that the tables know, as many as a decode of ours takes.
 MAX_ROWS = 64
+MORE_MISSING = 0.05
 
 
 class Lab:
@@ -73,10 +74,9 @@ class Lab:
         if mode == ORACLE:
             return replay_oracle(self.texts, cost, cache)
         live = LiveCost(cost, follows=True)
-        beliefs = self.beliefs()
-        if cache is not None:
-            beliefs = replace(beliefs, unions=UnionByRows(self._paid_unions(cost, cache)))
-        policy = make_policy(Spec.parse(mode), beliefs, live, MAX_ROWS, self._overheads)
+        beliefs = self._beliefs_under(cost, cache)
+        overheads = self._overheads if cache is None else NO_OVERHEADS
+        policy = make_policy(Spec.parse(mode), beliefs, live, MAX_ROWS, overheads)
         return replay(self.texts, policy, live, true_cost or (lambda _: cost), lines, cache)
 
     def take_fixed(
@@ -90,27 +90,34 @@ class Lab:
         """A cache of experts as it is left behind when the texts were decoded once, plainly."""
         return Cache(rule, left_by(uses_of_chains(self.texts, 0, self._shape[1]), rule))
 
-    def _paid_unions(self, cost: CycleCost, cache: Cache) -> FloatArray:
-        """float64 [rows + 1]: what so many rows would pay for if uses were spread evenly."""
-        missing = 1 - float(cache.begun.resident.mean())
+    def _beliefs_under(self, cost: CycleCost, cache: Cache | None, without: str = "") -> Beliefs:
+        """With a cache, rows pay at first for the share of uses that missed it before, and more:
+        drafts are not the text that it knows."""
+        beliefs = self.beliefs(without)
+        if cache is None:
+            return beliefs
         uses = cost.use_share * self._shape[2] * np.arange(MAX_ROWS + 1)
-        return missing * (self._unions + uses)
+        missing = min(1.0, cache.begun.missing_share + MORE_MISSING)
+        paid = missing * (self._unions + uses)
+        return replace(beliefs, unions=UnionByRows(paid))
 
-    def take_without(self, part: str, cost: CycleCost) -> list[ReplayedCycle]:
+    def take_without(
+        self, part: str, cost: CycleCost, cache: Cache | None = None
+    ) -> list[ReplayedCycle]:
         """Every cycle of specfit with one of PARTS switched off."""
         live = LiveCost(cost, follows=True)
         policy = Planned(
-            self.beliefs(part),
+            self._beliefs_under(cost, cache, part),
             live,
             MAX_ROWS,
             by_count=part == "forecast",
             ratio=part == "objective",
-            overheads=self._overheads,
+            overheads=self._overheads if cache is None else NO_OVERHEADS,
         )
         if part == "rules":
             root_union = float(policy.beliefs.expected_unions[1])
             policy.rule = Unruled(live, root_union, policy.max_rows, Gains())
-        return replay(self.texts, policy, live, lambda _: cost)
+        return replay(self.texts, policy, live, lambda _: cost, cache=cache)
 
     def beliefs(self, without: str = "") -> Beliefs:
         """Nothing learned yet, but for the mean unions, which a machine's calibration knows too."""
@@ -150,7 +157,7 @@ class NoisyForecast(Forecast):
 
     def of(self, tree: DraftTree) -> ExpertForecast:
         clean = super().of(tree)
-        n_experts, n_used = self._shape[1], self._n_used
+        n_experts, n_used = self._shape[1], self.n_used
         # The same noise for a node whenever it is asked about while its tree grows.
         rng = np.random.default_rng(tree.tokens[tree.depths <= 1])
         chance = rng.random((*clean.sets.shape[:2], n_experts), np.float32)

@@ -38,8 +38,6 @@ DEEPEST = 16
 LOOKING_SHARE = 0.005
 FIRST_LOOKS_MS = 8.0
 NO_HOPES: FloatArray = np.zeros(0)
-
-
 # A forecast has to save its own time so many times over by its own account, which is a hopeful
 # one. It is made in the first drafted cycles and then in every TRY_EVERYth at least, to know.
 PAYS_TWICE, FIRST_FORECASTS, TRY_EVERY = 2.0, 48, 32
@@ -194,11 +192,9 @@ class Planned:
         rows = int(plan.keep.sum())
         chances = drafts.chances[plan.keep]
         if drafts.forecast is None or rows == self._lines:
-            union = float(self.beliefs.expected_unions[rows])
-            return Choice(plan.keep, chances, union)
+            return Choice(plan.keep, chances, float(self.beliefs.expected_unions[rows]))
         kept = drafts.forecast.only(plan.keep)
-        union = drafts.union(plan.keep)
-        return Choice(plan.keep, chances, union, kept)
+        return Choice(plan.keep, chances, drafts.union(plan.keep), kept)
 
     def looks(self, tree: DraftTree) -> bool:
         self._unseen += 1
@@ -213,8 +209,8 @@ class Planned:
             self._unseen = 0
             self._looking_ms += self._overheads.observe_ms
         choice = outcome.choice
-        tree, path, experts = outcome.tree, outcome.path, outcome.experts
-        self.beliefs.learn(tree, path, choice.forecast, experts, self._folded, outcome.paid_union)
+        tree, path, experts, paid = outcome.tree, outcome.path, outcome.experts, outcome.paid_union
+        self.beliefs.learn(tree, path, choice.forecast, experts, self._folded, paid)
         rows = min(outcome.rows, self.live.now.max_rows)
         ms = self.live.cycle_ms(
             rows,
@@ -346,7 +342,7 @@ class Planned:
             return plan
         if drafts.forecast is None:
             assert self._forecast is not None
-            drafts.foresee(self._forecast)
+            drafts.foresee(self._forecast, self.beliefs)
         assert drafts.forecast is not None
         forecast = drafts.forecast.with_likenesses(frontier)
         return self._searched(drafts, levels, frontier, chances, forecast, drafts.by_experts)
@@ -378,11 +374,10 @@ class Planned:
         if self._forecast is None:
             return False
         extra_ms = (self._planning_ms[True] - self._planning_ms[False]) * self._levels
-        # It can hardly save more than the experts of a row.
-        if (
-            self.live.now.expert_ms[min(2, self.max_rows)] * self.beliefs.expected_unions[1]
-            < PAYS_TWICE * extra_ms
-        ):
+        # It can hardly save more than the experts of a row. In a cache few are missing in the mean,
+        # and now and then many.
+        row_ms = self.live.now.expert_ms[min(2, self.max_rows)] * self.beliefs.expected_unions[1]
+        if self.live.resident is None and row_ms < PAYS_TWICE * extra_ms:
             return False
         if self._drafted < FIRST_FORECASTS or self._drafted % TRY_EVERY == 0:
             return True

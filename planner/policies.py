@@ -155,12 +155,9 @@ class Baseline:
     def learn(self, outcome: Outcome) -> None:
         if outcome.experts is not None:
             self._unseen = 0
+        forecast, experts = outcome.choice.forecast, outcome.experts
         self.beliefs.learn(
-            outcome.tree,
-            outcome.path,
-            outcome.choice.forecast,
-            outcome.experts,
-            paid_union=outcome.paid_union,
+            outcome.tree, outcome.path, forecast, experts, paid_union=outcome.paid_union
         )
         self.planning_ms = followed(self.planning_ms, outcome)
 

@@ -203,7 +203,8 @@ def _cycle(
     planning_ms = len(levels) * PLANNING_MS
     if choice.forecast is not None:
         planning_ms += len(levels) * FORECAST_MS
-    observe_ms = OBSERVE_MS * len(weights) if looked else 0.0
+    # A cache of experts knows what was used.
+    observe_ms = OBSERVE_MS * len(weights) if looked and cost.resident is None else 0.0
     draft_ms, verify_ms = cost.draft_ms(levels), cost.verify_ms(len(tree), union)
     predicted = observe_ms + live.cycle_ms(
         len(tree), choice.union, context, rows_before, levels, policy.planning_ms

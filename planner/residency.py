@@ -71,6 +71,12 @@ class Residency:
         """uint64 [layer, word]: the resident experts."""
         return pack_flags(self.resident)
 
+    @property
+    def missing_share(self) -> float:
+        """Of the uses that are remembered, those whose expert is not resident; 1 if none are."""
+        total = float(self.uses.sum())
+        return 1 - float(self.uses[self.resident].sum()) / total if total else 1.0
+
     def state(self) -> dict[str, NDArray[np.generic]]:
         """What a next run can begin with, for `restored`."""
         return {"uses": self.uses.astype(np.float32)}

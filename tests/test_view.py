@@ -92,14 +92,14 @@ class Explaining(Planned):
         self.reasons.append(reason)
         super().learn(outcome)
 
-    def learn_plain(self, context: int) -> None:
+    def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         reason = self.reason(begun=True)
         if reason.kind == "hopeless":
             self.check_hopeless(reason)
         else:
             self.check_unpromising(reason)
         self.reasons.append(reason)
-        super().learn_plain(context)
+        super().learn_plain(context, paid_union)
 
     @property
     def reasons(self) -> list[Reason]:
