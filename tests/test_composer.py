@@ -135,6 +135,43 @@ async def test_a_command_that_is_written_out_is_sent(folder):
         assert texts(pilot) == ["/new"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "entries", "text"),
+    [
+        ("@{}/no", ["@{}/notes.md"], "@{}/notes.md "),
+        ("@../my", ["@../my plan.txt"], '@"../my plan.txt" '),
+        ('@"../my pl', ["@../my plan.txt"], '@"../my plan.txt" '),
+        ("@~/no", ["@~/notes.md"], "@~/notes.md "),
+        ("@../sr", ["@../src/"], "@../src/"),
+        ("@..", ["@../src/", "@../my plan.txt", "@../notes.md", "@../photo.png"], ""),
+        ("@../.s", ["@../.secret"], "@../.secret "),
+    ],
+)
+async def test_files_elsewhere_are_completed_by_their_folders(
+    folder, typed, entries, text, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(folder))
+    async with desk(folder / "src") as pilot:
+        pilot.app.post_message(events.Paste(typed.format(folder)))
+        assert sorted(await listing(pilot)) == sorted(one.format(folder) for one in entries)
+        if len(entries) == 1:
+            await pilot.press("tab")
+            assert pilot.app.composer.text == text.format(folder)
+
+
+async def test_a_folder_with_blanks_is_gone_into(folder):
+    (folder / "my notes").mkdir()
+    (folder / "my notes" / "day one.txt").write_text("x")
+    async with desk(folder) as pilot:
+        pilot.app.post_message(events.Paste(f"@{folder}/my"))
+        assert f"@{folder}/my notes/" in await listing(pilot)
+        await pilot.press("tab")
+        assert pilot.app.composer.text == f'@"{folder}/my notes/'
+        assert await listing(pilot) == [f"@{folder}/my notes/day one.txt"]
+        await pilot.press("enter")
+        assert pilot.app.composer.text == f'@"{folder}/my notes/day one.txt" '
+
+
 async def test_files_are_completed_behind_an_at(folder):
     async with desk(folder) as pilot:
         await pilot.press(*"see @note")

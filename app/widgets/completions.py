@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
 from textual.content import Content
 from textual.geometry import Offset, Region
@@ -14,6 +18,8 @@ from .. import attachments, commands
 from ..plain_text import shown
 
 MOST = 8
+MOST_READ = 100  # entries looked into for those that are text
+MOST_IN_FOLDER = 20_000
 
 
 @dataclass(frozen=True)
@@ -118,10 +124,54 @@ def for_command(typed: str) -> list[Completion]:
     ]
 
 
-def for_paths(typed: str, paths: Sequence[str], *, limit: int) -> list[Completion]:
-    """For a word that begins with "@": the `limit` files that match best."""
-    found = attachments.matching(typed.removeprefix("@").strip('"'), paths, limit)
-    return [Completion(f'@"{p}" ' if " " in p else f"@{p} ", f"@{p}") for p in found]
+def for_files(typed: str, folder: Path) -> list[Completion]:
+    """For a word that begins with "@": text files below `folder` that match best; behind "/", "~"
+    and ".", what is in the folder that is written. Reads folders and files."""
+    written = typed.removeprefix("@").strip('"')
+    if written.startswith(("/", "~", ".")):
+        return list(islice(_in_folder(written, folder, quoted=typed.startswith('@"')), MOST))
+    found = attachments.matching(written, attachments.text_files(folder), MOST_READ)
+    read = (path for path in found if not attachments.looks_binary(folder / path))
+    return [_file(path) for path in islice(read, MOST)] or ([NO_FILES] if typed == "@" else [])
+
+
+def still_fitting(typed: str, known: Sequence[Completion]) -> list[Completion]:
+    """Of completions for a shorter word those that match `typed` best."""
+    entries = {entry.label.removeprefix("@"): entry for entry in known if not entry.hint}
+    written = typed.removeprefix("@").strip('"')
+    return [entries[path] for path in attachments.matching(written, list(entries), MOST)]
+
+
+def _in_folder(written: str, folder: Path, *, quoted: bool) -> Iterator[Completion]:
+    """Folders and text files whose names match what is behind the last slash."""
+    if written == "~" or written.rpartition("/")[2] == "..":
+        written += "/"
+    head, slash, name = written.rpartition("/")
+    place = folder / os.path.expanduser(head + slash)  # noqa: PTH111 -- never raises
+    names: dict[str, bool] = {}  # whether it is a folder
+    with suppress(OSError, ValueError), os.scandir(place) as found:
+        names = {entry.name: entry.is_dir() for entry in islice(found, MOST_IN_FOLDER)}
+    # What cannot be written behind an @, and what is hidden unless it is asked for, is left out.
+    shown_names = [
+        one
+        for one in sorted(names, key=str.lower)
+        if (name.startswith(".") or one[0] != ".") and not set(one) & set('"\n')
+    ]
+    for one in attachments.matching(name, shown_names, MOST_READ):
+        path = f"{head}{slash}{one}"
+        if names[one]:
+            opens = quoted or _needs_quotes(path)
+            yield Completion(f'@"{path}/' if opens else f"@{path}/", f"@{path}/")
+        elif not attachments.looks_binary(place / one):
+            yield _file(path, quoted=quoted)
+
+
+def _file(path: str, *, quoted: bool = False) -> Completion:
+    return Completion(f'@"{path}" ' if quoted or _needs_quotes(path) else f"@{path} ", f"@{path}")
+
+
+def _needs_quotes(path: str) -> bool:
+    return any(character.isspace() or character == "@" for character in path)
 
 
 def _line(entry: Completion) -> Content:

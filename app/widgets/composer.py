@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,16 +16,14 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.worker import Worker
 
-from .. import attachments
 from ..history import History
 from ..keys import KEYS, Key, key_name, keys_of
 from ..pastes import Pastes
 from ..plain_text import can_be_typed, shown
 from ..store import Unsent
-from .completions import MOST, NO_FILES, Completion, Completions, for_command, for_paths
+from .completions import Completion, Completions, for_command, for_files, still_fitting
 
 _COMMAND = re.compile(r"/[^/]*")
-MOST_READ = 100  # files looked into for those that are text
 _PATH = re.compile(r'(?:^|[\s(])(@(?:"[^"\n]*|[^\s"@]*))$')
 
 
@@ -290,15 +287,10 @@ class Composer(TextArea):
             self._dismissed = None
 
     async def _complete_path(self, word: str) -> None:
-        entries = await asyncio.to_thread(self._files, word)
+        # In a thread, as the folder may be large or far away.
+        entries = await asyncio.to_thread(for_files, word, self._folder)
         if self._word()[1] == word:
             self._show(entries)
-
-    def _files(self, word: str) -> list[Completion]:
-        """In a thread, as the folder may be large or far away."""
-        found = for_paths(word, attachments.text_files(self._folder), limit=MOST_READ)
-        read = (c for c in found if not attachments.looks_binary(self._folder / c.label[1:]))
-        return list(islice(read, MOST)) or ([NO_FILES] if word == "@" else [])
 
     def _catch_up(self) -> None:
         """Makes the list fit the word, if keys came faster than it followed."""
@@ -309,8 +301,7 @@ class Composer(TextArea):
         if word.startswith("/"):
             self._show(for_command(word))
         elif word and self._completions.opened:
-            known = [entry.label[1:] for entry in self._completions.entries if not entry.hint]
-            self._show(for_paths(word, known, limit=MOST))
+            self._show(still_fitting(word, self._completions.entries))
         else:
             self._completions.close()
 
