@@ -40,7 +40,7 @@ MISSING_MS = (0.0308, 0.0272, 0.0258, 0.0257, 0.0195, 0.0175)
 MEASURED_LAYERS, STREAMED_ROWS, STREAMED_MS, LEVEL_MS = 48, 32, 711.0, 0.7
 # Drafts of the chains whose decodes are looked up in the cache.
 CHAINS = (0, 3)
-OURS = "specfit"
+OURS = "ours"
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,15 @@ def _of_policy(share: float, drafts: int, policy: str, hits: Hits, *, even: bool
 
 
 def hits_table(found: Sequence[PolicyHits]) -> Table:
-    """One row a share and kind of decode; of chains a second one, by the experts of a decode."""
+    """One row a share and kind of decode; of chains a second one, by the experts of a decode. Of
+    Bel.: our share of Belady's hits. even: with as many slots in every layer."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("experts\ncached", no_wrap=True)
     table.add_column("\nhits among", no_wrap=True)
     for heading in (
-        *("\nLRU", "\nLFU", "\nspecfit", "\nBelady", "of\nBelady"),
-        *("even:\nspecfit", "\nBelady", "of\nBelady"),
-        *("loads a\ntoken: LRU", "\nspecfit", "\nBelady"),
+        *("\nLRU", "\nLFU", "\nours", "\nBelady", "of\nBel."),
+        *("even:\nours", "\nBelady", "of\nBel."),
+        *("loads a\ntok.: LRU", "\nours", "\nBelady"),
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     by_place = {(one.share, one.drafts, one.policy, one.even): one for one in found}

@@ -184,7 +184,9 @@ class TestBeginning:
 
     @given(SEEDS, st.integers(0, LAYERS * EXPERTS))
     def test_slots_are_dealt_to_layers_as_shared_ones_would_lie(self, seed: int, n: int) -> None:
-        often = random_uses(seed).sum(axis=0) + np.random.default_rng(seed).random((1, EXPERTS))
+        often = random_uses(seed).sum(axis=0) + np.random.default_rng(seed).random(
+            (LAYERS, EXPERTS)
+        )
         dealt = slots_by_worth(often, np.ones(LAYERS), n)
         assert dealt.sum() == n
         shared = filled(often, rule([n]))
