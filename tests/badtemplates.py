@@ -24,9 +24,9 @@ TEMPLATES: dict[str, tuple[str, str]] = {
     "a text doubled": (
         "{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}"
         "{% endfor %}{{ n.s }}",
-        "asks for more memory",
+        "takes more than 1 s|more memory",
     ),
-    "30 million letters": ("{{ 'a' * 30000000 }}", "makes 30,000,000 characters"),
+    "17 million letters": ("{{ 'a' * 17000000 }}", "makes 17,000,000 characters"),
     "2 million letters": ("{{ 'a' * 2000000 }}", "the prompt has 2,000,000 characters"),
     "macros without end": ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "RecursionError"),
     "brackets": ("{{ " + "[" * 50_000 + "]" * 50_000 + " }}", "RecursionError"),

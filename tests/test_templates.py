@@ -85,6 +85,7 @@ def test_a_template_that_never_ends_is_ended_and_the_next_one_followed(quick: Co
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds memory")
 def test_a_template_that_fills_memory_gets_no_more_than_its_share(quick: Confined) -> None:
+    quick.seconds = 30  # of which it needs one, on a machine that is not busy
     double = "{% set n.s = n.s ~ n.s %}"
     template = "{% set n = namespace(s='aa') %}{% for i in range(60) %}" + double + "{% endfor %}"
     with pytest.raises(SpecfitError, match="asks for more memory than it may have"):
