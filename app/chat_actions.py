@@ -17,6 +17,7 @@ from . import attachments, clipboard, library
 from .chat_setup import Setup, chosen
 from .clicks import ClicksOnWhatIsThere
 from .commands import COMMANDS, Command, parse
+from .defects import TellsDefects
 from .entry import AppError
 from .jobs import AnswerJob
 from .keys import KEYS
@@ -61,7 +62,7 @@ class Exchange:
     looping: bool = False
 
 
-class ChatActions(ClicksOnWhatIsThere, PlainApp):
+class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
     """The state that actions share, and the actions."""
 
     conversation: Conversation
@@ -83,7 +84,6 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
         self.load_error: Exception | None = None
         self.last_report: Report | None = None
         self.plan: Plan | None = None
-        self.dropped = 0
         self.drafted_shown = bool(setup.settings.colour_drafts)
         self._last_interrupt = float("-inf")
         self._palette_at = float("-inf")
@@ -128,7 +128,7 @@ class ChatActions(ClicksOnWhatIsThere, PlainApp):
 
     def forget_figures(self) -> None:
         """Of another branch or conversation, or another model; shows what is kept of this one."""
-        self.last_report, self.dropped = None, 0
+        self.last_report = None
         self.status.clear(self.kept_figures() or self.parameters.spec)
         if self.engine is not None:
             self.panel.clear(drafts=self.engine.drafts)

@@ -124,7 +124,6 @@ class LoadingActions(ConversationActions):
         self.forget_figures()
         await self.show_head()
         self.measure_context()
-        self.count_input()
         if self.queued is not None:
             await self._answer_queued(self.queued)
 

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.timer import Timer
 
-from . import attachments, clipboard, thinking
+from . import attachments, clipboard
 from .chat_actions import ChatActions
 from .chat_setup import Setup
-from .chat_words import fitting_messages
+from .chat_words import Seen, seen_of
 from .entry import AppError
 from .plan_table import plan_line
 from .settings import change_setting
 from .stats import statistics
-from .store.turns import ModelMessage
+from .store import Message
 from .widgets.answer import Answer
 from .widgets.composer import Composer
 from .widgets.note import Note
 from .widgets.user_message import UserMessage
 
 if TYPE_CHECKING:
-    from specfit.backend import Engine
-
-    from .store import Message
+    from specfit.backend import Engine, Report
 
 COUNTED_AFTER_S = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class _Measuring:
+    """What is counted. seen: of the branch, if it was counted before."""
+
+    engine: Engine
+    path: tuple[Message, ...]
+    text: str
+    seen: Seen | None
 
 
 class ViewActions(ChatActions):
@@ -36,6 +45,10 @@ class ViewActions(ChatActions):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self._counting: Timer | None = None
+        self._measuring: _Measuring | None = None
+        self._measured: tuple[_Measuring | None, Seen] = None, Seen((), None, 0)
+        # Of the context: by the branch, and by the input with its files, which is told in words.
+        self._taken, self._input = 0, ("", 0)
 
     def action_help(self) -> None:
         """Shows keys and commands."""
@@ -128,64 +141,79 @@ class ViewActions(ChatActions):
     # How much there is
 
     def measure_context(self) -> None:
-        """Has the panel show how much of the context the branch takes that is looked at; while an
-        answer comes, it is told by that."""
-        engine, path = self.engine, self.session.path
-        if engine is not None and self.exchange is None and self.panel.display:
-            self.run_worker(
-                partial(self._measure_in_thread, engine, path),
-                thread=True,
-                exclusive=True,
-                group="context",
-            )
-
-    def _measure_in_thread(self, engine: Engine, path: tuple[Message, ...]) -> None:
-        from specfit.backend import SpecfitError
-
-        try:
-            messages, _ = fitting_messages(engine, path)
-            used = engine.count_tokens(messages) if messages else 0
-        except SpecfitError:  # the model was closed meanwhile
+        """Counts, in a thread, what the next request would take: of the branch that is looked at,
+        and of the input."""
+        if self._counting is not None:
+            self._counting.stop()
+        engine, text = self.engine, self.composer.message
+        if engine is None:
+            self.composer.show_counter("")
             return
-        self.call_from_thread(self._show_measured, engine, path, used)
+        path = self.session.path
+        self._measuring = job = _Measuring(engine, path, text, self._seen_before(engine, path))
+        self.run_worker(
+            partial(self._measure_in_thread, job), thread=True, exclusive=True, group="context"
+        )
 
-    def _show_measured(self, engine: Engine, path: tuple[Message, ...], used: int) -> None:
-        if self.exchange is None and engine is self.engine and path == self.session.path:
-            self.panel.meters.show_context(used, engine.ctx)
+    def follow_context(self, report: Report) -> None:
+        """While an answer comes: its prompt and what there is of it."""
+        self._taken = report.prompt_tokens + report.completion_tokens
+        self._show_context()
 
     def on_text_area_changed(self, event: Composer.Changed) -> None:
         if event.text_area is not self.composer:
             return
         if self._counting is not None:
             self._counting.stop()
-        self._counting = self.set_timer(COUNTED_AFTER_S, self.count_input)
+        self._counting = self.set_timer(COUNTED_AFTER_S, self.measure_context)
 
-    def count_input(self) -> None:
-        engine, text = self.engine, self.composer.message
-        if engine is None or not text.strip():
-            self.composer.show_counter("")
-            return
-        before, _ = self.session.model_messages(thinking.stripped)
-        self.run_worker(
-            partial(self._count_in_thread, engine, text, before),
-            thread=True,
-            exclusive=True,
-            group="count",
-        )
+    def _seen_before(self, engine: Engine, path: tuple[Message, ...]) -> Seen | None:
+        """What was measured of that branch last; counting a long one takes its time."""
+        job, seen = self._measured
+        return seen if job is not None and (job.engine, job.path) == (engine, path) else None
 
-    def _count_in_thread(self, engine: Engine, text: str, before: list[ModelMessage]) -> None:
-        """Tokens of the message with its files, and of all that the model will see."""
+    def _measure_in_thread(self, job: _Measuring) -> None:
         from specfit.backend import SpecfitError
 
         try:
-            files = attachments.attached(text, Path.cwd())
-            said = attachments.with_files(text, files)
-            own = len(engine.model.tokenize(said, add_special=False, parse_special=False))
-            in_all = engine.count_tokens([*before, {"role": "user", "content": said}])
-        except (AppError, SpecfitError):
-            shown = ""
-        else:
-            names = [f"{f.name} {attachments.size_in_words(f.size)}" for f in files]
-            tokens = "1 token" if own == 1 else f"{own:,} tokens"
-            shown = " · ".join([*names, tokens, f"{in_all:,} of {engine.ctx:,}"])
-        self.call_from_thread(self.composer.show_counter, shown)
+            seen = job.seen or seen_of(job.engine, job.path)
+            label, tokens = self._measured_input(job, seen)
+        except SpecfitError:  # the model was closed meanwhile
+            return
+        self.call_from_thread(self._show_measured, job, seen, label, tokens)
+
+    def _measured_input(self, job: _Measuring, seen: Seen) -> tuple[str, int]:
+        """The message with its files in words, and what it adds to the next request, which may be
+        less than nothing where turns are left out for it."""
+        try:
+            files = attachments.attached(job.text, Path.cwd())
+        except AppError:
+            return "", 0
+        if not job.text.strip():
+            return "", 0
+        said = attachments.with_files(job.text, files)
+        own = len(job.engine.model.tokenize(said, add_special=False, parse_special=False))
+        names = [f"{f.name} {attachments.size_in_words(f.size)}" for f in files]
+        label = " · ".join([*names, "1 token" if own == 1 else f"{own:,} tokens"])
+        with_it = seen_of(job.engine, (*seen.path, Message(0, None, "user", said)))
+        return label, with_it.tokens - seen.tokens
+
+    def _show_measured(self, job: _Measuring, seen: Seen, label: str, tokens: int) -> None:
+        if job is not self._measuring or job.engine is not self.engine:
+            return
+        self._measured = job, seen
+        self._input = label, tokens
+        if self.exchange is None:
+            self.call_later(self.conversation.mark_unseen, seen.first)
+        if self.exchange is None or self.exchange.job.report is None:
+            self._taken = seen.tokens
+        self._show_context()
+
+    def _show_context(self) -> None:
+        """The same number beside the input and in the panel."""
+        if self.engine is None:
+            return
+        label, own = self._input
+        taken, ctx = self._taken + own, self.engine.ctx
+        self.panel.meters.show_context(taken, ctx)
+        self.composer.show_counter(f"{label} · {taken:,} of {ctx:,}" if label else "")

@@ -3,28 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .entry import AppError
 from .keys import Key, key_name, keys_of
-from .store.turns import model_messages
+from .store import Message
+from .store.turns import seen_messages
+from .store.values import COMPLETE, GROWING
 from .thinking import stripped
 
 if TYPE_CHECKING:
     from specfit.backend import Engine
 
-    from .store import Message
     from .store.turns import ModelMessage
 
 # Of the context, what the oldest turns are left out for.
 ROOM_FOR_ANSWER = 1 / 4
+# Stands for the question that is not asked yet.
+NEXT = Message(-1, None, "user", "?")
 
 
-def fitting_messages(engine: Engine, path: Sequence[Message]) -> tuple[list[ModelMessage], int]:
-    """A branch as the model is to see it, with room for an answer; how many of its oldest turns
-    were left out for that."""
+def fitting_messages(
+    engine: Engine, path: Sequence[Message]
+) -> tuple[list[ModelMessage], int | None]:
+    """A branch as the model is to see it, with room for an answer; the oldest message that it sees
+    something of, by id, if turns were left out for that."""
     room = engine.ctx - int(engine.ctx * ROOM_FOR_ANSWER)
-    return model_messages(path, stripped, engine.count_tokens, room)
+    messages, _, first = seen_messages(path, stripped, engine.count_tokens, room)
+    return messages, first
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the next request takes of a branch. path: of it, what is not left out; first: the
+    message that this begins with, by id, None if nothing is left out; tokens: of the prompt."""
+
+    path: tuple[Message, ...]
+    first: int | None
+    tokens: int
+
+
+def seen_of(engine: Engine, path: Sequence[Message]) -> Seen:
+    """The one measure of how full the context is: what would be sent of `path` behind which
+    another question comes; an answer that is growing counts as far as it is there."""
+    path = [replace(one, status=COMPLETE) if one.status == GROWING else one for one in path]
+    is_answered = (
+        bool(path) and path[-1].role == "assistant" and bool(stripped(path[-1].content).strip())
+    )
+    asked = [*path, NEXT] if is_answered else path
+    messages, first = fitting_messages(engine, asked)
+    messages = messages[:-1] if is_answered else messages
+    at = next((n for n, one in enumerate(asked) if one.id == first), 0)
+    kept = (one for n, one in enumerate(path) if n >= at or one.role == "system")
+    return Seen(tuple(kept), first, engine.count_tokens(messages) if messages else 0)
 
 
 def refusal(engine: Engine, messages: Sequence[ModelMessage], error: Exception) -> Exception:

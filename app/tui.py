@@ -166,7 +166,7 @@ class ChatApp(KeysInOrder, LoadingActions):
         if self.is_loading:
             await self.follow_loading()
         elif self.engine is not None and self.exchange is not None:
-            await self._follow_answer(self.engine, self.exchange)
+            await self._follow_answer(self.exchange)
         else:
             self._ticking.pause()
 
@@ -233,7 +233,7 @@ class ChatApp(KeysInOrder, LoadingActions):
         from specfit.backend import Spec, SpecfitError
 
         parameters = self.parameters
-        messages, dropped = fitting_messages(engine, path)
+        messages, first = fitting_messages(engine, path)
         try:
             generation = engine.generate(
                 messages=messages,
@@ -244,14 +244,10 @@ class ChatApp(KeysInOrder, LoadingActions):
             )
         except SpecfitError as error:
             raise refusal(engine, messages, error) from error
-        if dropped > self.dropped:
-            turns = "turn is" if dropped == 1 else f"{dropped} turns are"
-            told = f"The context is full: the oldest {turns} no longer seen by the model."
-            self.call_from_thread(self.notify, told, timeout=8)
-        self.dropped = dropped
+        self.call_from_thread(self.call_later, self.conversation.mark_unseen, first)
         return generation
 
-    async def _follow_answer(self, engine: Engine, exchange: Exchange) -> None:
+    async def _follow_answer(self, exchange: Exchange) -> None:
         job = exchange.job
         over = job.done.is_set()  # before taking, so that nothing comes after
         if not (over or self._pace.allows()):
@@ -259,9 +255,9 @@ class ChatApp(KeysInOrder, LoadingActions):
         await self._bring(exchange)
         views = job.take_views()
         if views:
+            self.follow_context(job.report)
             exchange.why = why(views[-1].reason, self.parameters.spec, views[-1].report.drafted)
-        if views or job.report is not None:
-            self.panel.show(views, job.report, self.parameters.spec, engine.ctx)
+            self.panel.show(views, self.parameters.spec)
         if job.report is not None:
             self.status.show(job.report, self.parameters.spec, exchange.why)
         if over:

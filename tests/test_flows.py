@@ -23,7 +23,7 @@ from specfit.app.settings import read_settings
 from specfit.app.store import Store
 from specfit.app.widgets.composer import Composer
 from specfit.app.widgets.conversation import Conversation
-from specfit.app.widgets.note import Note
+from specfit.app.widgets.note import Note, Unseen
 from specfit.app.widgets.status_line import StatusLine
 
 SIZES = pytest.mark.parametrize("size", [WIDE, SMALL])
@@ -307,13 +307,72 @@ async def test_a_full_context_drops_the_oldest_turns_but_not_the_system_prompt()
         await say(pilot, "/system Be brief.")
         for number in range(3):
             await say(pilot, f"Question {number}?")
-        await until(lambda: any("the oldest turn is no longer seen" in n for n in notices(pilot)))
+        await seen(pilot, "The model no longer sees what is above")
         messages = [message["content"] for message in engine.asked[-1].messages]
         assert messages[0] == "Be brief."
         assert messages[1] == "Question 1?"
         pilot.app.composer.insert("word " * 200)
         await press(pilot, "enter")
         await seen(pilot, "Shorten one of them")
+
+
+async def test_the_input_and_the_panel_tell_of_one_measure_what_the_next_request_takes():
+    engine = Scripted("many words " * 20, ctx=110)
+    async with scripted(engine, (120, 30)) as pilot:
+        composer, meters = pilot.app.composer, pilot.app.panel.meters
+
+        async def is_told(taken: int) -> None:
+            await until(lambda: meters._tokens == (taken, 110))
+
+        await say(pilot, "Question 0?")
+        await is_told(2 + 40)
+        composer.insert("And now?")
+        await until(lambda: composer.border_title == "2 tokens · 44 of 110")
+        await is_told(44)
+        await press(pilot, "enter")
+        await until(lambda: len(answers(pilot)) == 2 and pilot.app.exchange is None)
+        # Both turns are more than three quarters of the context: the next one begins with this.
+        await is_told(2 + 40)
+        composer.insert("word " * 60)
+        # With as much of the end of the last answer as three quarters have room for.
+        await until(lambda: composer.border_title == "60 tokens · 83 of 110")
+        await is_told(83)
+
+
+def column(pilot: Pilot[None]) -> list[str]:
+    """What stands in the conversation, the mark as a line."""
+    children = pilot.app.conversation._column.children
+    return ["---" if isinstance(one, Unseen) else one.written for one in children]
+
+
+async def test_the_mark_of_what_is_no_longer_seen_follows_the_conversation(store):
+    engine = Scripted("many words " * 10, ctx=70)
+    async with scripted(engine, (80, 30), store=store) as pilot:
+        for number in range(3):
+            await say(pilot, f"Question {number}?")
+        await until(lambda: "---" in column(pilot))
+        # Two turns of 22 words are what 53 have room for, of which the next question is one.
+        await until(lambda: column(pilot).index("---") == 2)
+        await say(pilot, "/new")
+        await until(lambda: column(pilot) == [])
+        await pilot.app._open(store.conversations()[0].id)
+        await until(lambda: "---" in column(pilot))
+        assert column(pilot)[column(pilot).index("---") + 1] == "Question 1?"
+
+
+async def test_what_the_next_request_takes_grows_with_the_answer():
+    engine = Scripted("many words " * 40, ctx=1000, per_s=40)
+    async with scripted(engine, (120, 30)) as pilot:
+        composer = pilot.app.composer
+        composer.insert("Question?")
+        await press(pilot, "enter")
+        composer.insert("And now?")
+        seen = set()
+        await until(lambda: seen.add(composer.border_title) or len(seen) > 3)
+        told = int(composer.border_title.split()[3])
+        taken, _ = pilot.app.panel.meters._tokens
+        assert told == taken
+        await press(pilot, "escape")
 
 
 async def test_drafted_words_are_marked_on_demand():

@@ -128,9 +128,9 @@ def chained(bundled_engine: Engine) -> tuple[list[CycleView], Report]:
 class TestThePanel:
     @pytest.mark.parametrize("size", SIZES)
     async def test_shows_a_real_answer_whole_on_any_screen(self, chained, size):
-        views, so_far = chained
+        views, _ = chained
         async with stage(size) as (app, pilot):
-            app.panel.show(views, so_far, "eagle3:16:3:4", 1024)
+            app.panel.show(views, "eagle3:16:3:4")
             await settled(pilot)
             screen = texts(app)
             for part in (
@@ -138,7 +138,6 @@ class TestThePanel:
                 "Draft tree: newest of",
                 "took",
                 "pred.",
-                "1024",
             ):
                 assert part in screen
             assert ("Accepted by depth" in screen) == (size[1] >= 30)
@@ -154,7 +153,7 @@ class TestThePanel:
             assert "Nothing drafted yet." in texts(app)
             plain = CycleView(cycle_report(1, 0, predicted=0.0), Reason("headless"), "a")
             app.panel.clear(drafts=False)
-            app.panel.show([plain], None, "specfit", 1024)
+            app.panel.show([plain], "specfit")
             await settled(pilot)
             screen = texts(app)
             assert "No draft head: nothing is drafted." in screen
@@ -163,7 +162,7 @@ class TestThePanel:
 
     async def test_says_why_and_what_else_was_weighed(self):
         async with stage((120, 40)) as (app, pilot):
-            app.panel.show([small_view()], report(), "specfit", 4096)
+            app.panel.show([small_view()], "specfit")
             await settled(pilot)
             said = " ".join(str(app.query_one("#why", Static).render()).split())
             assert said == (
@@ -178,14 +177,14 @@ class TestThePanel:
         )
         async with stage((120, 40)) as (app, pilot):
             tree = app.panel.tree_view
-            app.panel.show([first, second], None, "specfit", 4096)
+            app.panel.show([first, second], "specfit")
             await settled(pilot)
             assert "one1" in texts(app)
             tree.focus()
             await pilot.press("left")
             await settled(pilot)
             assert "one0" in texts(app)
-            app.panel.show([third], None, "specfit", 4096)
+            app.panel.show([third], "specfit")
             await settled(pilot)
             assert tree.selected is first
             assert "Draft tree: 1 of 3" in texts(app)
@@ -195,7 +194,7 @@ class TestThePanel:
             assert "newest of 3" in texts(app)
 
     async def test_takes_in_25_updates_a_second_in_under_5_ms_each(self, chained):
-        views, so_far = chained
+        views, _ = chained
         wide = replace(
             views[0],
             texts=views[0].texts * 10,
@@ -212,7 +211,7 @@ class TestThePanel:
             taken, drawn = [], []
             for _ in range(25):
                 begun = time.perf_counter()
-                app.panel.show([*views[:8], wide], so_far, "eagle3", 1024)
+                app.panel.show([*views[:8], wide], "eagle3")
                 taken.append(time.perf_counter() - begun)
                 begun = time.perf_counter()
                 app.panel._draw()
@@ -227,13 +226,13 @@ class TestThePanel:
         async with stage((120, 40)) as (app, pilot):
             drawn.clear()
             for _ in range(30):
-                app.panel.show([small_view()], None, "specfit", 4096)
+                app.panel.show([small_view()], "specfit")
                 await pilot.pause(0.01)
             assert 1 <= len([1 for _ in drawn]) <= 6
             app.panel.display = False
             await pilot.pause(0.25)
             drawn.clear()
-            app.panel.show([small_view()], None, "specfit", 4096)
+            app.panel.show([small_view()], "specfit")
             await pilot.pause(0.25)
             assert not drawn
             app.panel.display = True
@@ -314,7 +313,7 @@ class TestPlots:
     async def test_predictions_and_measurements_have_one_scale(self):
         views = [replace(small_view(), report=cycle_report(ms=10.0, predicted=40.0))] * 70
         async with stage((120, 40)) as (app, pilot):
-            app.panel.show(views, None, "specfit", 4096)
+            app.panel.show(views, "specfit")
             await settled(pilot)
             took, pred = (
                 next(line for line in lines_of(app) if label in line) for label in ("took", "pred.")
@@ -327,7 +326,7 @@ class TestPlots:
         assert depth_of(small_view()) == 2
         hit = replace(small_view(), report=cycle_report(4, 2))
         async with stage((120, 40)) as (app, pilot):
-            app.panel.show([small_view(), hit, small_view(), small_view()], None, "specfit", 4096)
+            app.panel.show([small_view(), hit, small_view(), small_view()], "specfit")
             await settled(pilot)
             first, second = str(app.query_one(AcceptanceBars).render()).split("\n")
             assert first.split()[0] == "1"
@@ -342,7 +341,7 @@ class TestPlots:
     async def test_the_strip_has_every_layer_and_tells_the_range(self):
         async with stage((120, 40)) as (app, pilot):
             layers = np.arange(48) % 9 + 8
-            app.panel.show([replace(small_view(), layers=layers)], None, "specfit", 4096)
+            app.panel.show([replace(small_view(), layers=layers)], "specfit")
             await settled(pilot)
             strip = app.query_one(ExpertStrip)
             assert "8-16, mean" in str(strip.border_title)
@@ -352,7 +351,7 @@ class TestPlots:
     async def test_dense_models_have_no_strip_to_show(self):
         async with stage((120, 40)) as (app, pilot):
             dense = replace(small_view(), layers=np.zeros(4, np.int64))
-            app.panel.show([dense], None, "specfit", 4096)
+            app.panel.show([dense], "specfit")
             await settled(pilot)
             assert "No experts observed yet." in texts(app)
 
@@ -367,7 +366,7 @@ class TestMeters:
             app.panel.meters.sample = lambda: memory
             app.panel.meters._look()
             await app.workers.wait_for_complete()
-            app.panel.show([], report(), "specfit", 4096)
+            app.panel.meters.show_context(60, 4096)
             await settled(pilot)
             screen = texts(app)
             assert "5.0/16 GiB, 2.0 here" in screen

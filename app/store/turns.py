@@ -28,13 +28,27 @@ def model_messages(
     count: Callable[[list[ModelMessage]], int] | None,
     room: int,
 ) -> tuple[list[ModelMessage], int]:
-    """See `Session.model_messages`. Longer histories never take fewer tokens.
+    """See `Session.model_messages`."""
+    messages, dropped, _ = seen_messages(path, strip, count, room)
+    return messages, dropped
+
+
+def seen_messages(
+    path: Sequence[Message],
+    strip: Callable[[str], str],
+    count: Callable[[list[ModelMessage]], int] | None,
+    room: int,
+) -> tuple[list[ModelMessage], int, int | None]:
+    """The same, and the oldest message of which the model sees something, by id; None if it sees
+    all. Longer histories never take fewer tokens.
 
     Where even the turn before the last question is too long, as after an answer that ran into the
     end of the context, its question and the end of its answer stay: else there would be nothing
     that "go on" could mean. It counts as left out.
     """
-    system, turns = system_of(path), _turns(path, strip)
+    said = _said(path, strip)
+    turns = [[{"role": one.role, "content": text} for one, text in turn] for turn in said]
+    system = system_of(path)
     opening = [{"role": "system", "content": system}] if system else []
 
     def fits(turns: list[list[ModelMessage]]) -> bool:
@@ -47,7 +61,8 @@ def model_messages(
     kept = turns[dropped:]
     if dropped and dropped == last:
         kept = _with_end(turns[last - 1], lambda end: fits([end, *kept])) + kept
-    return opening + _joined(kept), dropped
+    first = said[-len(kept)][0][0].id if dropped else None
+    return opening + _joined(kept), dropped, first
 
 
 def _with_end(
@@ -67,9 +82,10 @@ def _with_end(
     return [end(start) for start in starts[at : at + 1]]
 
 
-def _turns(path: Sequence[Message], strip: Callable[[str], str]) -> list[list[ModelMessage]]:
-    """Questions with what was answered; what is empty or still growing is left out."""
-    turns: list[list[ModelMessage]] = []
+def _said(path: Sequence[Message], strip: Callable[[str], str]) -> list[list[tuple[Message, str]]]:
+    """Questions with what was answered, and what the model reads of each; what is empty or still
+    growing is left out."""
+    turns: list[list[tuple[Message, str]]] = []
     for one in path:
         if one.role == "system" or one.status == GROWING:
             continue
@@ -78,7 +94,7 @@ def _turns(path: Sequence[Message], strip: Callable[[str], str]) -> list[list[Mo
             continue
         if one.role == "user" or not turns:
             turns.append([])
-        turns[-1].append({"role": one.role, "content": content})
+        turns[-1].append((one, content))
     return turns
 
 

@@ -12,10 +12,11 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from .answer import Answer
-from .note import Note
+from .note import Note, Unseen
 from .user_message import UserMessage
 
 Message = Answer | UserMessage
+STILL_TO_COME = -1  # instead of a message's id
 # Messages put on the screen when a conversation is opened, and each time the reader comes near the
 # top: a Markdown message takes some 30 ms.
 BATCH = 12
@@ -50,6 +51,7 @@ class Conversation(VerticalScroll):
         self._mounting = asyncio.Lock()
         # While older ones are mounted above: how many rows are below what is seen, which is kept.
         self._below = 0.0
+        self._first_seen: int | None = None
         self.selected: Message | None = None
 
     def compose(self) -> ComposeResult:
@@ -75,13 +77,31 @@ class Conversation(VerticalScroll):
     async def clear(self) -> None:
         """Takes all messages away."""
         self.selected = None
-        self._older = []
+        self._older, self._first_seen = [], None
         await self._column.remove_children()
 
     async def add(self, message: Widget) -> None:
         """Adds a message at the end and shows it."""
         await self._column.mount(message)
         self.anchor()
+
+    async def mark_unseen(self, first: int | None) -> None:
+        """Marks that the model sees message `first` and what is below, and nothing above; None: it
+        sees all. STILL_TO_COME: nothing that is here."""
+        self._first_seen = first
+        await self._mark()
+
+    async def _mark(self) -> None:
+        """Puts the mark where it belongs; nowhere, while that is not on the screen."""
+        first, children = self._first_seen, list(self._column.children)
+        marks = [child for child in children if isinstance(child, Unseen)]
+        place = next((one for one in self.messages if one.message_id == first), None)
+        if marks and place is not None and children[children.index(marks[0]) + 1 :][:1] == [place]:
+            return
+        for mark in marks:
+            await mark.remove()
+        if first is not None and (place is not None or first == STILL_TO_COME):
+            await self._column.mount(Unseen(), before=place)
 
     async def show(self, makers: Sequence[Callable[[], Widget]]) -> None:
         """Shows other messages: the newest now, each older one when the reader comes near it.
@@ -91,6 +111,7 @@ class Conversation(VerticalScroll):
         await self.clear()
         self._older = list(makers[:-BATCH])
         await self._column.mount_all([make() for make in makers[-BATCH:]])
+        await self._mark()
         self.anchor()
         self.call_after_refresh(self._fill)
 
@@ -174,6 +195,7 @@ class Conversation(VerticalScroll):
             self._below = self.max_scroll_y - self.scroll_y
             batch = [make() for make in makers]
             await self._column.mount_all(batch, before=0)
+            await self._mark()
             for _ in range(LAYOUT_TRIES):
                 await asyncio.sleep(LAYOUT_TRY_S)
                 if all(widget.size for widget in batch):

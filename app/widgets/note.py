@@ -28,3 +28,19 @@ class Note(Static):
 
     def __init__(self, text: str, *, error: bool = False) -> None:
         super().__init__(shown(text), markup=False, classes="-error" if error else "")
+
+
+class Unseen(Static):
+    """Stands where the part of a conversation ends that the context has no room for."""
+
+    DEFAULT_CSS = """
+    Unseen {
+        height: 1;
+        margin: 0 0 1 0;
+        border-top: solid $warning;
+        border-title-color: $text-warning;
+    }
+    """
+
+    def on_mount(self) -> None:
+        self.border_title = "The model no longer sees what is above"

@@ -18,7 +18,6 @@ from .expert_strip import ExpertStrip
 from .meters import Meters
 
 if TYPE_CHECKING:
-    from specfit.backend import Report
     from specfit.backend.view import CycleView
 
 # What changes faster cannot be read.
@@ -79,18 +78,13 @@ class Panel(VerticalScroll, can_focus=False):
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.height < ROOMY, "-short")
 
-    def show(self, views: Sequence[CycleView], report: Report | None, mode: str, ctx: int) -> None:
-        """Takes in the cycles since the last call; cheap, it only remembers them.
-
-        report: of the answer so far. mode: as typed. ctx: tokens that the context holds.
-        """
+    def show(self, views: Sequence[CycleView], mode: str) -> None:
+        """Takes in the cycles since the last call, and only remembers them. mode: as typed."""
         for part in (self.tree_view, self._plot, self._bars, self._strip):
             part.add(views)
         if views:
             self._newest = (views[-1], mode)
             self._fresh = True
-        if report is not None:
-            self.meters.show_context(report.prompt_tokens + report.completion_tokens, ctx)
 
     def clear(self, *, drafts: bool = True) -> None:
         """Forgets everything, for another model. drafts: whether it has a head to draft with."""
