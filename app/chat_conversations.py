@@ -159,6 +159,12 @@ class ConversationActions(ViewActions):
         with suppress(StoreError):  # it is tried again soon
             self.unsent.save()
 
+    def rescue_unsent(self) -> bool:
+        """Saves it at once, before all ends."""
+        self.note_unsent()
+        self.unsent.save(wait=True)
+        return self.session.store is not None and self.unsent.is_saved
+
     async def bring_unsent(self) -> None:
         """What was left in the conversation that is open, into the input."""
         try:

@@ -33,10 +33,10 @@ class UnsentText:
         store = self._store
         return store is None or (self._noted == self._saved and not self._is_elsewhere(store))
 
-    def save(self) -> None:
+    def save(self, *, wait: bool = False) -> None:
         """Writes what was noted, unless another thread is at it: to be called until `is_saved`.
-        Raises StoreError."""
-        if self._lock.acquire(blocking=False):
+        wait: until that one is done. Raises StoreError."""
+        if self._lock.acquire(blocking=wait):
             try:
                 self._save(held=True)
             finally:
