@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.worker import Worker
 
@@ -40,17 +41,26 @@ class ConversationActions(ViewActions):
         if self.busy():
             return
         self.note_unsent()
-        self.session.new(self.session.system)
-        self.parameters = self.setup.parameters
-        self.forget_figures()
+        await self._begin_conversation()
         # What is being written is taken along, but not an older message that is written anew.
         if self.composer.editing is not None or not self.composer.text.strip():
             await self._change_unsent()
+
+    async def _begin_conversation(self) -> None:
+        """Another one, with the same system prompt, in the place of the one that is shown."""
+        self.session.new(self.session.system)
+        self.parameters = self.setup.parameters
+        self.forget_figures()
         await self.show_conversation()
+
+    async def _leave_deleted(self) -> None:
+        """The open conversation goes: nothing of it can be edited any more."""
+        self.composer.leave_editing()
+        await self._begin_conversation()
 
     def action_rename(self, title: str) -> None:
         """Gives the conversation another title."""
-        if not self.session.path:
+        if not self.session.turns:
             raise AppError("/rename: there is nothing to give a title to yet")
         self.session.rename(title)
         self.notify(f"It is called “{shown(self.session.title)}” now.", timeout=3, markup=False)
@@ -103,7 +113,8 @@ class ConversationActions(ViewActions):
 
         def delete(conversation: int) -> None:
             if conversation == self.session.conversation:
-                self.call_from_thread(self.session.new, self.session.system)
+                leave: Callable[[], Any] = self._leave_deleted
+                self.call_from_thread(leave)
             store.delete(conversation)
 
         screen = ConversationsScreen(lambda: store.conversations(limit=EVERY), delete, words=words)
@@ -120,9 +131,6 @@ class ConversationActions(ViewActions):
     def _opened(self, conversation: int | None) -> None:
         if conversation is not None:
             self.call_later(self._open_safely, conversation, None)
-        elif not self.session.path:  # the one that was open has been deleted
-            self.composer.leave_editing()
-            self.call_later(self.show_conversation)
 
     def _found(self, hit: Hit | None) -> None:
         if hit is not None:

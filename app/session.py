@@ -74,6 +74,11 @@ class Session:
         return self._tree.path()
 
     @property
+    def turns(self) -> tuple[Message, ...]:
+        """The branch without its system prompts: nothing was said where there are none."""
+        return tuple(one for one in self.path if one.role != "system")
+
+    @property
     def conversation(self) -> int | None:
         """Its id in the store; None before it is there."""
         return self._open.row

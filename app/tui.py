@@ -177,17 +177,14 @@ class ChatApp(KeysInOrder, LoadingActions):
             if await self.obey(message.text):
                 return
             question = self.spoken(message.text)
+            refused = self._not_now()
+            if not refused:
+                await self._ask(question, message.editing)
+                return
+            self.notify(refused, timeout=2)
         except AppError as error:
             self.complain(error)
-            self.composer.restore(message.text)
-            if message.text.startswith("/"):
-                self.composer.select_all()
-            return
-        if refused := self._not_now():
-            self.notify(refused, timeout=2)
-            self.composer.restore(message.text)
-            return
-        await self._ask(question, message.editing)
+        self.composer.restore(message.text)
 
     def _not_now(self) -> str:
         """Why nothing can be asked at present, if so."""
@@ -331,8 +328,7 @@ class ChatApp(KeysInOrder, LoadingActions):
 
     async def show_conversation(self) -> None:
         """Shows the branch that the session looks at."""
-        path = [one for one in self.session.path if one.role != "system"]
-        await self.conversation.show([partial(self._widget, one) for one in path])
+        await self.conversation.show([partial(self._widget, one) for one in self.session.turns])
         if self.drafted_shown:
             for widget in self.conversation.query(Answer):
                 await widget.show_drafted(True)

@@ -5,12 +5,70 @@ from __future__ import annotations
 import io
 
 import pytest
-from flowcases import Scripted, press, scripted
+from flowcases import Scripted, answers, notices, press, say, scripted, seen
 from rich.console import Console
-from screencases import until
+from screencases import screen_text, until
 
 from specfit.app.store import Unsent
 from specfit.app.unsent import UnsentText
+from specfit.app.widgets.user_message import UserMessage
+
+
+async def delete_the_open_one(pilot, question: str) -> None:
+    await press(pilot, "ctrl+o")
+    await seen(pilot, f"messages  {question}")
+    await press(pilot, "ctrl+d", "enter")
+    await seen(pilot, "There is no conversation yet.")
+
+
+# What was deleted
+
+
+async def test_the_open_conversation_leaves_the_screen_as_it_is_deleted(store):
+    engine = Scripted("A1")
+    async with scripted(engine, store=store) as pilot:
+        await say(pilot, "/system Be brief.")
+        await say(pilot, "Q1 hello")
+        await press(pilot, "up")
+        assert pilot.app.composer.editing is not None
+        await delete_the_open_one(pilot, "Q1 hello")
+        await press(pilot, "escape")
+        await until(lambda: not pilot.app.screen.is_modal)
+        assert pilot.app.composer.editing is None
+        assert pilot.app.composer.text == ""
+        assert answers(pilot) == [] and not pilot.app.query(UserMessage)
+        assert "Q1 hello" not in screen_text(pilot)
+        await press(pilot, "alt+up", "ctrl+r", "alt+left", "up")
+        await say(pilot, "/branch 1")
+        assert "/branch: no message has other versions" in notices(pilot)
+        await press(pilot, "ctrl+c")
+        await say(pilot, "Q2")
+        said = [message["content"] for message in engine.asked[-1].messages]
+        assert said == ["Be brief.", "Q2"]
+
+
+async def test_nothing_said_has_no_title(store):
+    async with scripted(Scripted("A1"), store=store) as pilot:
+        await say(pilot, "/system Be brief.")
+        await say(pilot, "/rename Tea")
+        assert "/rename: there is nothing to give a title to yet" in notices(pilot)
+
+
+@pytest.mark.parametrize("keys", [("ctrl+r",), ("alt+left",), ("up", "enter")])
+async def test_a_message_that_is_not_there_any_more_is_told_and_the_text_stays(keys):
+    async with scripted(Scripted("A1", "A2")) as pilot:
+        await say(pilot, "Q1")
+        await say(pilot, "Q2")
+        for widget in pilot.app.conversation.messages:
+            widget.message_id += 1000
+        await press(pilot, *keys[:-1])
+        if keys[0] == "ctrl+r":
+            await press(pilot, "alt+up")
+        await press(pilot, keys[-1])
+        await until(lambda: "that message is not in this conversation any more" in notices(pilot))
+        assert pilot.app.composer.text == ("Q2" if "enter" in keys else "")
+        await press(pilot, "ctrl+n")
+        await say(pilot, "Q3")
 
 
 # Defects

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from .values import GROWING, Message
+from .values import GROWING, Message, NotThere
+
+
+class _Messages(dict[int, Message]):
+    """By id. Whoever acts on one that is not there any more is told so: raises NotThere."""
+
+    def __missing__(self, message: int) -> Message:
+        raise NotThere("that message is not in this conversation any more")
 
 
 class Tree:
@@ -13,7 +20,7 @@ class Tree:
     the first message."""
 
     def __init__(self, messages: Iterable[Message] = (), leaf: int | None = None) -> None:
-        self.messages: dict[int, Message] = {}
+        self.messages: dict[int, Message] = _Messages()
         self._children: dict[int | None, list[int]] = {}
         # The child of each message that was last looked at.
         self._looked_at: dict[int | None, int] = {}

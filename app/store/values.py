@@ -18,6 +18,10 @@ STATUSES = (COMPLETE, STOPPED, LENGTH, CUT, GROWING)
 Meta = Mapping[str, Any]
 
 
+class NotThere(AppError):
+    """A message that was meant is not in the conversation that is open."""
+
+
 class StoreError(AppError):
     """The store cannot do what it was asked for; the message says why, in one sentence."""
 
