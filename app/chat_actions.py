@@ -29,6 +29,7 @@ from .stats import kept_statistics
 from .widgets.answer import Answer
 from .widgets.composer import Composer
 from .widgets.conversation import Conversation
+from .widgets.note import Note
 from .widgets.panel import Panel
 from .widgets.status_line import StatusLine
 from .widgets.user_message import UserMessage
@@ -36,6 +37,7 @@ from .widgets.user_message import UserMessage
 if TYPE_CHECKING:
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
+    from textual.notifications import SeverityLevel
 
     from specfit.backend import Engine, Report
     from specfit.backend.plan import Plan
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from .widgets.model_picker import Choice
 
 LEAVE_WITHIN_S = 1.0
+# Characters that two lines of a toast hold, however they are broken.
+MOST_TOASTED = 105
 BUSY = "Not while the model is busy; Esc stops it."
 # A lower terminal has no room for the palette's list.
 PALETTE_ROWS = 8
@@ -380,6 +384,22 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
             return False
         self.notify(BUSY, timeout=2)
         return True
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """As Textual's; what two lines have no room for is said in the conversation, where it stays
+        and hides nothing."""
+        if len(message) > MOST_TOASTED:
+            self.call_later(self.conversation.add, Note(message, error=severity == "error"))
+            return
+        super().notify(message, title=title, severity=severity, timeout=timeout, markup=markup)
 
     def complain(self, error: Exception) -> None:
         self.notify(str(error), severity="error", timeout=6, markup=False)

@@ -86,7 +86,7 @@ class ViewActions(ChatActions):
             self.search_themes()
             return
         if name not in self.available_themes:
-            raise AppError(f"/theme: there are {', '.join(sorted(self.available_themes))}")
+            raise AppError("/theme: there is no such theme; /theme alone lists them")
         self.theme = name
         change_setting(self.setup.settings.path, "theme", name)
         if self.no_color:

@@ -70,6 +70,9 @@ class ChatApp(KeysInOrder, LoadingActions):
         margin: 0;
     }
     Toast {
+        width: auto;
+        max-width: 60;
+        max-height: 2;
         margin: 0;
         padding: 0 1;
     }

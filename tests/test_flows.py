@@ -13,6 +13,7 @@ from screencases import SMALL, WIDE, screen_text, until
 from storecases import talk
 from textual.pilot import Pilot
 from textual.widgets import Input
+from textual.widgets._toast import Toast
 
 from specfit.app import library
 from specfit.app.chat_setup import set_up
@@ -373,6 +374,20 @@ async def test_what_the_next_request_takes_grows_with_the_answer():
         taken, _ = pilot.app.panel.meters._tokens
         assert told == taken
         await press(pilot, "escape")
+
+
+async def test_toasts_take_two_lines_and_what_is_longer_is_said_in_the_conversation():
+    async with scripted(Scripted("Yes.")) as pilot:
+        await say(pilot, "/theme nosuch")
+        assert notices(pilot) == ["/theme: there is no such theme; /theme alone lists them"]
+        pilot.app._disable_notifications = False  # as tests have it
+        pilot.app.notify("word " * 20)
+        await until(lambda: len(pilot.app.query(Toast)) == 2)
+        await until(lambda: max(toast.size.height for toast in pilot.app.query(Toast)) == 2)
+        assert max(toast.outer_size.width for toast in pilot.app.query(Toast)) <= 60
+        pilot.app.notify("long " * 40 + "end", severity="error")
+        await seen(pilot, "long end")
+        assert len(pilot.app.query(Toast)) == 2
 
 
 async def test_drafted_words_are_marked_on_demand():
