@@ -14,6 +14,7 @@ from textual.worker import Worker
 
 from .chat_setup import Setup, kept_parameters
 from .chat_view import ViewActions
+from .chat_words import with_home
 from .entry import AppError, about
 from .keys import key_name, keys_of
 from .plain_text import shown
@@ -93,7 +94,7 @@ class ConversationActions(ViewActions):
             text = to_markdown(self.session.title or "Conversation", self.session.path)
         with about(path):
             path.write_text(text, encoding="utf-8")
-        self.notify(f"Written to {path}", timeout=4, markup=False)
+        self.notify(f"Written to {with_home(path)}", timeout=4, markup=False)
 
     async def _open(self, conversation: int, message: int | None = None) -> None:
         self.note_unsent()

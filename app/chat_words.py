@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .entry import AppError
@@ -85,3 +87,11 @@ def notice(told: str, keys: Iterable[Key]) -> str:
     """A notice of the engine's."""
     chosen_by = [*map(key_name, keys_of("model", keys)), "/model"][0]
     return told.replace(" (-md)", f"; {chosen_by} chooses one")
+
+
+def with_home(path: Path) -> str:
+    """The whole path, the user's folder as ~."""
+    whole = path.resolve()
+    with suppress(ValueError, RuntimeError):  # elsewhere; no home
+        return f"~/{whole.relative_to(Path.home().resolve())}"
+    return str(whole)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from specfit.app.chat_words import notice, refusal, too_long
+from specfit.app.chat_words import notice, refusal, too_long, with_home
 from specfit.app.keys import KEYS, remapped
 from specfit.backend import SpecfitError
 
@@ -51,3 +53,10 @@ def test_how_to_get_a_head_is_said_by_key_or_command():
     told = "decoding without drafts: no draft head was given (-md)"
     assert notice(told, KEYS).endswith("no draft head was given; F2 chooses one")
     assert notice(told, remapped({"model": []})).endswith("; /model chooses one")
+
+
+def test_a_file_is_told_with_its_folder_and_home_in_short(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert with_home(Path("sky.md")) == "~/sky.md"
+    assert with_home(Path("/sky.md")) == "/sky.md"
