@@ -255,10 +255,10 @@ class ChatApp(KeysInOrder, LoadingActions):
         await self._bring(exchange)
         views = job.take_views()
         if views:
-            self.follow_context(job.report)
             exchange.why = why(views[-1].reason, self.parameters.spec, views[-1].report.drafted)
             self.panel.show(views, self.parameters.spec)
         if job.report is not None:
+            self.follow_context(job.report)
             self.status.show(job.report, self.parameters.spec, exchange.why)
         if over:
             await self._conclude(exchange)
