@@ -149,9 +149,7 @@ def again(case: Case) -> dict[str, Any]:
         with running(replace(case, share=share)) as one:
             equal.append(same(logits_of(one, ROWS, ()), plain(case, ROWS, ())))
             llama.llama_free(one.context)
-            params = one.context_params()
-            one.context = llama.llama_init_from_model(one.model, params)
-            one.memory = llama.llama_get_memory(one.context)
+            one.open()
             one.prefix()
             equal.append(same(logits_of(one, ROWS, ()), plain(case, ROWS, ())))
     return {"equal": equal}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ def standin() -> ctypes.CDLL:
     loaded = native.loaded(STANDIN)
     for name in ("standin_delay", "standin_free_bytes", "standin_lose_uploads"):
         getattr(loaded, name).argtypes = [ctypes.c_long]
-    for name in ("standin_events", "standin_lookup"):
+    for name in ("standin_events", "standin_lookup", "standin_immediate"):
         getattr(loaded, name).argtypes = [ctypes.c_bool]
     loaded.standin_register()
     return loaded
@@ -69,22 +70,99 @@ class Case:
     callback: Any = None
 
 
-class Running:
-    """A loaded model and a context of 64 lines behind one prefix."""
+class Lines:
+    """A model, and a context of 64 lines behind one prefix. vocabulary: tokens are below that."""
 
-    def __init__(self, case: Case, cached: bool, stock_gpu: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        params: Any,
+        override: Any = None,
+        *,
+        threads: int = 1,
+        callback: Any = None,
+    ) -> None:
+        self.info, self.vocabulary = read_gguf_info(path), VOCABULARY
+        self._threads, self._callback = threads, callback
+        if override is not None:
+            params.tensor_buft_overrides = ctypes.addressof(override)
+        self.model = llama.llama_model_load_from_file(str(path).encode(), params)
+        assert self.model, library.take_errors()
+        self.n_vocab = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self.model))
+        self.batch = llama.llama_batch_init(256, 0, 64)
+        self.open()
+
+    def open(self) -> None:
+        """Makes the context."""
+        params = llama.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 1024, 256, 256, 64
+        params.kv_unified, params.no_perf = True, True
+        params.n_threads = params.n_threads_batch = self._threads
+        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        if self._callback is not None:
+            params.cb_eval = self._callback
+        self.context = llama.llama_init_from_model(self.model, params)
+        assert self.context, library.take_errors()
+        self.memory = llama.llama_get_memory(self.context)
+
+    def prefix(self) -> None:
+        tokens = np.random.default_rng(1).integers(10, self.vocabulary, PREFIX)
+        self.decode(tokens.tolist(), list(range(PREFIX)), [0] * PREFIX)
+        for line in range(1, 64):
+            llama.llama_memory_seq_cp(self.memory, 0, line, -1, -1)
+
+    def decode(self, tokens: list[int], positions: list[int], lines: list[int]) -> np.ndarray:
+        """f32 [row, vocabulary], until the next decode."""
+        batch = self.batch
+        batch.n_tokens = len(tokens)
+        for i, (token, position, line) in enumerate(zip(tokens, positions, lines, strict=True)):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, position, 1
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, line
+        began = time.perf_counter()
+        assert llama.llama_decode(self.context, batch) == 0
+        llama.llama_synchronize(self.context)
+        self.ms = 1e3 * (time.perf_counter() - began)
+        logits = llama.llama_get_logits(self.context)
+        return np.ctypeslib.as_array(logits, (len(tokens), self.n_vocab))
+
+    def rows(self, n: int, seed: int) -> np.ndarray:
+        """Logits of n lines' next tokens, which are forgotten again."""
+        tokens = np.random.default_rng(seed).integers(10, self.vocabulary, n)
+        logits = self.decode(tokens.tolist(), [PREFIX] * n, list(range(n))).copy()
+        for line in range(n):
+            llama.llama_memory_seq_rm(self.memory, line, PREFIX, -1)
+        return logits
+
+    def prompt(self, n: int) -> np.ndarray:
+        """Logits of n more tokens of one line, which are forgotten again."""
+        tokens = np.random.default_rng(n).integers(10, self.vocabulary, n)
+        logits = self.decode(tokens.tolist(), [PREFIX + i for i in range(n)], [0] * n).copy()
+        llama.llama_memory_seq_rm(self.memory, 0, PREFIX, -1)
+        return logits
+
+    def close(self) -> None:
+        llama.llama_batch_free(self.batch)
+        llama.llama_free(self.context)
+        llama.llama_model_free(self.model)
+
+
+class Running(Lines):
+    """A case on the stand-in."""
+
+    def __init__(self, case: Case, cached: bool) -> None:
         gpu = standin()
         gpu.standin_delay(0)
         gpu.standin_free_bytes(1 << 40)
         gpu.standin_events(case.events)
         gpu.standin_lookup(case.lookup)
-        info = read_gguf_info(case.model)
-        self.info, self.cache = info, None
         params = llama.llama_model_default_params()
-        params.n_gpu_layers = case.gpu_layers if cached or stock_gpu else 0
-        params.use_extra_bufts = case.repack and not cached
+        params.n_gpu_layers = case.gpu_layers
+        # With a GPU llama.cpp prefers pinned memory to its CPU's own layout (make_cpu_buft_list).
+        params.use_extra_bufts = params.no_host = case.repack and not cached
         params.load_mode = llama.LLAMA_LOAD_MODE_MMAP if case.mapped else llama.LLAMA_LOAD_MODE_NONE
+        self.cache, override = None, experts_in(plain_buffers())
         if cached:
+            info = read_gguf_info(case.model)
             self.cache = ExpertCache(
                 DEVICE,
                 info.n_layers,
@@ -95,33 +173,13 @@ class Running:
                 end_sync=case.end_sync,
             )
             override = self.cache.override()
-        else:
-            override = experts_in(plain_buffers())
-        params.tensor_buft_overrides = ctypes.addressof(override)
-        self.model = llama.llama_model_load_from_file(str(case.model).encode(), params)
-        assert self.model, library.take_errors()
-        self._callback = case.callback
-        self.context = llama.llama_init_from_model(self.model, self.context_params())
-        assert self.context, library.take_errors()
-        self.memory = llama.llama_get_memory(self.context)
-        self.n_vocab = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self.model))
-        self.batch = llama.llama_batch_init(256, 0, 64)
+        super().__init__(case.model, params, override, callback=case.callback)
         if self.cache is not None:
             gpu.standin_free_bytes(case.free_bytes)
             self.slots = self.give(case)
             gpu.standin_free_bytes(1 << 40)  # or the scheduler could not grow either
         gpu.standin_delay(case.delay_us)
         self.prefix()
-
-    def context_params(self) -> Any:
-        params = llama.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 1024, 256, 256, 64
-        params.kv_unified, params.no_perf = True, True
-        params.n_threads = params.n_threads_batch = 1
-        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        if self._callback is not None:
-            params.cb_eval = self._callback
-        return params
 
     def give(self, case: Case) -> list[int]:
         """Room for the case's experts, and the first of each layer in it."""
@@ -135,44 +193,9 @@ class Running:
         self.cache.commit()
         return slots.tolist()
 
-    def prefix(self) -> None:
-        tokens = np.random.default_rng(1).integers(10, VOCABULARY, PREFIX)
-        self.decode(tokens.tolist(), list(range(PREFIX)), [0] * PREFIX)
-        for line in range(1, 64):
-            llama.llama_memory_seq_cp(self.memory, 0, line, -1, -1)
-
-    def decode(self, tokens: list[int], positions: list[int], lines: list[int]) -> np.ndarray:
-        """f32 [row, vocabulary]."""
-        batch = self.batch
-        batch.n_tokens = len(tokens)
-        for i, (token, position, line) in enumerate(zip(tokens, positions, lines, strict=True)):
-            batch.token[i], batch.pos[i], batch.logits[i] = token, position, 1
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, line
-        assert llama.llama_decode(self.context, batch) == 0
-        llama.llama_synchronize(self.context)
-        logits = llama.llama_get_logits(self.context)
-        return np.ctypeslib.as_array(logits, (len(tokens), self.n_vocab)).copy()
-
-    def rows(self, n: int, seed: int) -> np.ndarray:
-        """Logits of n lines' next tokens, which are forgotten again."""
-        tokens = np.random.default_rng(seed).integers(10, VOCABULARY, n)
-        logits = self.decode(tokens.tolist(), [PREFIX] * n, list(range(n)))
-        for line in range(n):
-            llama.llama_memory_seq_rm(self.memory, line, PREFIX, -1)
-        return logits
-
-    def prompt(self, n: int) -> np.ndarray:
-        """Logits of n more tokens of one line, which are forgotten again."""
-        tokens = np.random.default_rng(n).integers(10, VOCABULARY, n)
-        logits = self.decode(tokens.tolist(), [PREFIX + i for i in range(n)], [0] * n)
-        llama.llama_memory_seq_rm(self.memory, 0, PREFIX, -1)
-        return logits
-
     def close(self) -> None:
         standin().standin_delay(0)
-        llama.llama_batch_free(self.batch)
-        llama.llama_free(self.context)
-        llama.llama_model_free(self.model)
+        super().close()
 
 
 def plain_buffers() -> int:

@@ -22,7 +22,7 @@ ggml_backend_device device;
 ggml_backend_reg registry;
 ggml_backend_buffer_type memory_type, pinned_type;
 std::atomic<long> delay_us{0}, bytes_left{1L << 40}, uploads_to_lose{0};
-std::atomic<bool> with_events{true}, with_lookup{true};
+std::atomic<bool> with_events{true}, with_lookup{true}, immediate{false};
 // Only copies of this size and more can be lost: experts, not activations.
 constexpr size_t LOSABLE = 1024;
 
@@ -126,6 +126,11 @@ struct stream {
         }
     }
     void push(std::function<void()> what) {
+        if (immediate) {
+            wait();
+            what();
+            return;
+        }
         std::lock_guard<std::mutex> held(lock);
         work.push_back(std::move(what));
         filled.notify_one();
@@ -216,8 +221,11 @@ void event_free(ggml_backend_dev_t, ggml_backend_event_t e) {
 }
 void event_record(ggml_backend_t b, ggml_backend_event_t e) {
     mark & m = of(e);
-    std::lock_guard<std::mutex> held(m.lock);
-    const long number = ++m.recorded;
+    long number;
+    {
+        std::lock_guard<std::mutex> held(m.lock);
+        number = ++m.recorded;
+    }
     of(b).push([&m, number] {
         std::lock_guard<std::mutex> held(m.lock);
         m.passed = number;
@@ -307,6 +315,8 @@ EXPORT void standin_register() {
     ggml_backend_register(&registry);
 }
 
+// At once, in the caller's thread: what is measured then is not how threads wake each other.
+EXPORT void standin_immediate(bool at_once) { immediate = at_once; }
 EXPORT void standin_delay(long microseconds) { delay_us = microseconds; } // before each operation
 EXPORT void standin_free_bytes(long bytes) { bytes_left = bytes; }
 EXPORT void standin_lose_uploads(long n) { uploads_to_lose = n; } // the next n large copies do nothing

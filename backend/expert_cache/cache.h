@@ -59,9 +59,9 @@ struct layer {
     bool table_stale = true;
     std::vector<kept_graph> graphs;
 
-    ggml_tensor * repacked[N_PARTS] = {};
-    ggml_context_ptr repacked_ctx;
-    ggml_backend_buffer_ptr repacked_buffer;
+    ggml_tensor * repacked[N_PARTS] = {}; // null: from `host`
+    ggml_context_ptr repacked_ctx[N_PARTS];
+    ggml_backend_buffer_ptr repacked_buffer[N_PARTS];
 
     std::vector<int64_t> hits, misses; // pairs of row and expert
 

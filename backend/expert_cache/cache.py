@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,9 +184,11 @@ class ExpertCache:
         return text.value.decode() if self._native.xc_trouble(text, len(text)) else None
 
 
-def experts_in(buffer_type: int) -> ctypes.Array[_Override]:
-    """Overrides that place all experts in buffers of that type of ggml's."""
-    return (_Override * 2)(_Override(EXPERTS, buffer_type), _Override(None, None))
+def experts_in(buffer_type: int, layers: Sequence[int] | None = None) -> ctypes.Array[_Override]:
+    """Overrides that place experts, all or those of some layers, in buffers of that type."""
+    which = [b""] if layers is None else [rb"^blk\.%d" % layer for layer in layers]
+    rows = [_Override(layer + EXPERTS, buffer_type) for layer in which]
+    return (_Override * (len(rows) + 1))(*rows, _Override(None, None))
 
 
 def slots_within(budget: int, expert_bytes: NDArray[np.int64], n_experts: int) -> NDArray[np.int32]:

@@ -2,7 +2,6 @@
 // weights where they lie.
 #include "cache.h"
 
-#include <algorithm>
 #include <cstring>
 
 namespace xc {
@@ -179,8 +178,8 @@ ggml_status compute_on_cpu(const layer * l, const block & b, int used, int rows,
     ggml_backend_tensor_alloc(buffer, own_x, (void *) x);
     ggml_backend_tensor_alloc(buffer, own_ids, (void *) ids);
     ggml_tensor * weights[N_PARTS] = {b.gate->src[0], b.up->src[0], b.down->src[0]};
-    if (l && l->repacked_buffer) {
-        std::copy(l->repacked, l->repacked + N_PARTS, weights);
+    for (int i = 0; i < N_PARTS; i++) {
+        weights[i] = l && l->repacked[i] ? l->repacked[i] : weights[i];
     }
     products p = multiply(ctx.get(), weights, own_x, own_ids, &b);
     ggml_cgraph * graph = ggml_new_graph_custom(ctx.get(), MAX_NODES, false);

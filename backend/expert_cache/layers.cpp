@@ -229,36 +229,39 @@ bool commit() {
     return !failed;
 }
 
-static bool repack_layer(layer & l, ggml_backend_buffer_type_t type) {
-    ggml_backend_dev_t cpu = ggml_backend_get_device(the().cpu);
-    ggml_context_ptr ctx(ggml_init({ggml_tensor_overhead() * N_PARTS, nullptr, true}));
+// The question that the model loader asks (weight_buft_supported).
+static bool multiplies(ggml_backend_dev_t device, ggml_tensor * weights, ggml_backend_buffer_type_t type) {
+    ggml_context_ptr asking(ggml_init({ggml_tensor_overhead() * 4, nullptr, true}));
     ggml_backend_buffer_ptr dummy(ggml_backend_buft_alloc_buffer(type, 0));
-    for (int i = 0; i < N_PARTS; i++) {
-        const ggml_tensor * w = l.host[i];
-        ggml_tensor * r = ggml_new_tensor_3d(ctx.get(), w->type, w->ne[0], w->ne[1], w->ne[2]);
-        // The question that the model loader asks (weight_buft_supported).
-        ggml_context_ptr asking(ggml_init({ggml_tensor_overhead() * 4, nullptr, true}));
-        ggml_tensor * x = ggml_new_tensor_3d(asking.get(), GGML_TYPE_F32, w->ne[0], 1, 4);
-        ggml_tensor * ids = ggml_new_tensor_2d(asking.get(), GGML_TYPE_I32, 4, 4);
-        r->buffer = dummy.get();
-        const bool supported = ggml_backend_dev_supports_op(cpu, ggml_mul_mat_id(asking.get(), r, x, ids));
-        r->buffer = nullptr;
-        if (!supported) {
-            return false;
+    ggml_tensor * x = ggml_new_tensor_3d(asking.get(), GGML_TYPE_F32, weights->ne[0], 1, 4);
+    ggml_tensor * ids = ggml_new_tensor_2d(asking.get(), GGML_TYPE_I32, 4, 4);
+    weights->buffer = dummy.get();
+    const bool supported = ggml_backend_dev_supports_op(device, ggml_mul_mat_id(asking.get(), weights, x, ids));
+    weights->buffer = nullptr;
+    return supported;
+}
+
+// 1: done, 0: the CPU has no layout of its own for this type of weights, -1: no memory.
+static int repack_part(layer & l, int i, ggml_backend_dev_t cpu, ggml_backend_buffer_type_t * types) {
+    const ggml_tensor * from = l.host[i];
+    for (; types && *types; types++) {
+        ggml_context_ptr ctx(ggml_init({ggml_tensor_overhead(), nullptr, true}));
+        ggml_tensor * to = ggml_new_tensor_3d(ctx.get(), from->type, from->ne[0], from->ne[1], from->ne[2]);
+        if (!multiplies(cpu, to, *types)) {
+            continue;
         }
-        l.repacked[i] = r;
+        ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), *types));
+        if (!buffer) {
+            return -1;
+        }
+        ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        ggml_backend_tensor_set(to, from->data, 0, ggml_nbytes(from));
+        l.repacked[i] = to;
+        l.repacked_ctx[i] = std::move(ctx);
+        l.repacked_buffer[i] = std::move(buffer);
+        return 1;
     }
-    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), type));
-    if (!buffer) {
-        return false;
-    }
-    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    for (int i = 0; i < N_PARTS; i++) {
-        ggml_backend_tensor_set(l.repacked[i], l.host[i]->data, 0, ggml_nbytes(l.host[i]));
-    }
-    l.repacked_ctx = std::move(ctx);
-    l.repacked_buffer = std::move(buffer);
-    return true;
+    return 0;
 }
 
 bool repack() {
@@ -266,18 +269,23 @@ bool repack() {
     ggml_backend_dev_t cpu = ggml_backend_get_device(c.cpu);
     auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
         ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts");
-    for (auto type = extra ? extra(cpu) : nullptr; type && *type; type++) {
-        bool all = !c.layers.empty();
-        for (auto & [number, l] : c.layers) {
-            all = all && l->complete() && (l->repacked_buffer || repack_layer(*l, *type));
+    int done = 0;
+    bool memory = extra != nullptr;
+    for (auto & [number, l] : c.layers) {
+        for (int i = 0; i < N_PARTS && memory && l->complete(); i++) {
+            const int one = l->repacked[i] ? 1 : repack_part(*l, i, cpu, extra(cpu));
+            done += one > 0;
+            memory = one >= 0;
         }
-        if (all) {
-            return true;
-        }
-        // All or none: two kinds of kernels in one model would be hard to explain.
-        for (auto & [number, l] : c.layers) {
-            l->repacked_buffer.reset();
-            l->repacked_ctx.reset();
+    }
+    if (memory) {
+        return done > 0;
+    }
+    for (auto & [number, l] : c.layers) {
+        for (int i = 0; i < N_PARTS; i++) {
+            l->repacked[i] = nullptr;
+            l->repacked_buffer[i].reset();
+            l->repacked_ctx[i].reset();
         }
     }
     return false;
