@@ -139,10 +139,12 @@ def setup_of(
 
 
 @asynccontextmanager
-async def opened(setup: Setup, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Pilot[None]]:
+async def opened(
+    setup: Setup, size: tuple[int, int] = (80, 24), *, toasts: bool = False
+) -> AsyncIterator[Pilot[None]]:
     app = ChatApp(setup)
     app.animation_level = "none"
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=toasts) as pilot:
         await until(lambda: app.engine is not None and len(app.query(Note)) > 0)
         yield pilot
 

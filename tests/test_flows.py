@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flowcases import Scripted, answers, notices, opened, press, say, scripted, seen
+from flowcases import Scripted, answers, notices, opened, press, say, scripted, seen, setup_of
 from screencases import SMALL, WIDE, screen_text, until
 from storecases import talk
 from textual.pilot import Pilot
@@ -20,6 +20,7 @@ from specfit.app.chat_setup import set_up
 from specfit.app.library import Memory, ModelEntry
 from specfit.app.options import ModelChoice
 from specfit.app.parameters import Parameters
+from specfit.app.session import Session
 from specfit.app.settings import read_settings
 from specfit.app.store import Store
 from specfit.app.widgets.composer import Composer
@@ -377,10 +378,9 @@ async def test_what_the_next_request_takes_grows_with_the_answer():
 
 
 async def test_toasts_take_two_lines_and_what_is_longer_is_said_in_the_conversation():
-    async with scripted(Scripted("Yes.")) as pilot:
+    async with opened(setup_of(Scripted("Yes.").load, Session(None)), toasts=True) as pilot:
         await say(pilot, "/theme nosuch")
         assert notices(pilot) == ["/theme: there is no such theme; /theme alone lists them"]
-        pilot.app._disable_notifications = False  # as tests have it
         pilot.app.notify("word " * 20)
         await until(lambda: len(pilot.app.query(Toast)) == 2)
         await until(lambda: max(toast.size.height for toast in pilot.app.query(Toast)) == 2)
