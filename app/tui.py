@@ -380,7 +380,11 @@ def run_chat(setup: Setup) -> int:
     """
     app = ChatApp(setup)
     sys.setswitchinterval(SWITCH_S)
-    app.run()
+    try:
+        app.run()
+    finally:
+        if setup.session.store is not None:
+            setup.session.store.close()
     if app.engine is not None:
         app.engine.close()
         if app.engine.not_kept:

@@ -165,15 +165,6 @@ def test_a_long_history_is_indexed_in_parts(store, monkeypatch):
     assert [hit.snippet for hit in store.search("needle", limit=2)] == ["needle 9", "needle 8"]
 
 
-def test_deleted_words_leave_the_index(store, path):
-    conversation = talk(store, "xylophone")
-    assert store.search("xylophone")
-    store.delete(conversation)
-    db = sqlite3.connect(path)
-    assert not db.execute("SELECT rowid FROM words WHERE words MATCH 'xylophone'").fetchall()
-    db.close()
-
-
 def test_a_damaged_index_is_made_anew(store, path):
     conversation = talk(store, "needle")
     assert store.search("needle")

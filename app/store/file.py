@@ -59,9 +59,17 @@ class StoreFile:
         self._open()
 
     def close(self) -> None:
+        self.fold()
         with self._write_lock, self._read_lock:
             self._writer.close()
             self._reader.close()
+
+    def fold(self) -> None:
+        """Brings SQLite's log into the file and empties it, so that the file is all there is; not
+        where another window is at work, of which the last one will."""
+        with self._write_lock, self._read_lock, suppress(sqlite3.Error):
+            self._writer.execute(f"PRAGMA busy_timeout = {self._hurry_ms(SHORT_PATIENCE_MS)}")
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     @contextmanager
     def hurried(self, seconds: float) -> Iterator[None]:
@@ -175,6 +183,7 @@ class StoreFile:
         self._writer = _connection(uri, self._hurry_ms(PATIENCE_MS))
         try:
             _use_wal(self._writer, self._hurry_ms(PATIENCE_MS))
+            self._writer.execute("PRAGMA secure_delete = ON")  # zeros for what is deleted
             if uri.startswith("file:"):  # to be read only
                 check(self._writer)
             else:

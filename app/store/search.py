@@ -51,15 +51,19 @@ def is_behind(db: sqlite3.Connection) -> bool:
 
 
 def forget(db: sqlite3.Connection, conversation: int) -> None:
-    """Within a transaction: takes a conversation out of the index, before it is deleted."""
+    """Within a transaction: throws the index away if it has something of a conversation, before
+    that is deleted; the next search makes it anew.
+
+    FTS5 only notes in the index what is to be gone, and keeps it until it happens to be rewritten.
+    """
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone():
         return
+    indexed = (
+        "SELECT 1 FROM message WHERE conversation = ? AND id IN (SELECT id FROM words_docsize)"
+    )
     try:
-        db.execute(
-            "INSERT INTO words(words, rowid, content) SELECT 'delete', id, content FROM message"
-            " WHERE conversation = ? AND id IN (SELECT id FROM words_docsize)",
-            (conversation,),
-        )
+        if db.execute(indexed, (conversation,)).fetchone():
+            db.execute("DROP TABLE words")
     except sqlite3.DatabaseError as error:
         _give_up(db, error)
 

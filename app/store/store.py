@@ -124,7 +124,7 @@ class Store:
         self._change(conversation, "leaf = ?", leaf)
 
     def delete(self, conversation: int, *, only_silent: bool = False) -> None:
-        """Deletes a conversation with all its branches.
+        """Deletes a conversation with all its branches, from the disk as well.
 
         only_silent: if nothing was said in it, by no window.
         """
@@ -135,6 +135,7 @@ class Store:
             search.forget(db, conversation)
             unsent.forget(db, conversation)
             db.execute("DELETE FROM conversation WHERE id = ?", (conversation,))
+        self._file.fold()
 
     # Messages
 
