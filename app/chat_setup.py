@@ -78,9 +78,11 @@ def set_up(
     session = Session(store, system or "")
     if resume is not None:
         try:
-            session.open(_found(store, resume).id)
+            _go_on(session, store, resume)
         except AppError as error:
-            raise AppError(". ".join([*store.notices, str(error)])) from error
+            # Of a store that was lost no one can go on with anything; the chat is there to tell it.
+            if not store.generation:
+                raise AppError(". ".join([*store.notices, str(error)])) from error
         if system:
             session.set_system(system)
         parameters = kept_parameters(session, parameters)
@@ -88,6 +90,17 @@ def set_up(
     if store.read_only:
         notices.append(f"{store.path} is read-only: what is said now is not kept")
     return Setup(model, parameters, settings, session, tuple(notices))
+
+
+def _go_on(session: Session, store: Store, words: str) -> None:
+    """Opens the conversation; where its file turns out to be damaged, what is rescued of it."""
+    generation = store.generation
+    try:
+        session.open(_found(store, words).id)
+    except StoreError:
+        if store.generation == generation:
+            raise
+        session.open(_found(store, words).id)
 
 
 def _found(store: Store, words: str) -> Conversation:

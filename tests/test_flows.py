@@ -177,6 +177,24 @@ async def test_a_conversation_is_gone_on_with_from_the_shell(words, tmp_path, mo
         assert engine.asked[-1].messages[0]["content"] == "What is tea?"
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_continue_opens_what_is_rescued_of_a_damaged_store(is_lost, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    store = Store()
+    for number in range(30):
+        talk(store, f"Question {number}?", "Because. " * 400)
+    store.close()
+    data = bytearray(store.path.read_bytes())
+    for page in range(0 if is_lost else 4096 * 9, len(data), 4096 * (1 if is_lost else 8)):
+        data[page : page + 4096] = b"U" * 4096
+    store.path.write_bytes(data)
+    model = ModelChoice(None, None, None, False, None, None, 1, None)
+    setup = set_up(model, Parameters(), read_settings(tmp_path / "config.toml"), None, "")
+    (told,) = setup.notices
+    assert told.count("was damaged") == 1
+    assert bool(setup.session.path) != is_lost
+
+
 # Keys and commands
 
 
