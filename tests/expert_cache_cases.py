@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
-from expert_cache_rig import Case, Running, logits_of, running, standin, stock
+from expert_cache_rig import DEVICE, Case, Lines, Running, logits_of, running, standin, stock
 
 from specfit.backend import library
 from specfit.backend.errors import SpecfitError
@@ -156,13 +155,20 @@ def again(case: Case) -> dict[str, Any]:
 
 
 def two(case: Case) -> dict[str, Any]:
-    """Two models at a time: the first has the cache."""
-    with ExitStack() as stack:
-        first = stack.enter_context(running(case))
-        second = stack.enter_context(running(replace(case, share=0.0)))
-        wanted = plain(case, ROWS, ())
-        equal = same(logits_of(first, ROWS, ()), wanted), same(logits_of(second, ROWS, ()), wanted)
-        return {"equal": equal, **facts(first)}
+    """A second model beside the one that has the cache: refused, or placed there all the same."""
+    wanted = plain(case, ROWS, ())
+    with running(case) as one:
+        assert one.cache is not None
+        said = refused(DEVICE, None)
+        params = llama.llama_model_default_params()
+        params.n_gpu_layers = case.gpu_layers
+        other = Lines(case.model, params, one.cache.override())
+        other.prefix()
+        equal = same(logits_of(other, ROWS, ()), wanted)
+        other.close()
+        one.cache.reset()
+        equal = same(logits_of(one, ROWS, ()), wanted) and equal
+        return {"equal": equal, "said": said, **facts(one)}
 
 
 def observed(case: Case, asked: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ through ggml's own calls. How it goes, for one model at a time:
 
     cache = ExpertCache("CUDA0", n_layers, n_experts, n_used)   # before the model is loaded
     ... load with all layers on the GPU, and with cache.override() as tensor_buft_overrides ...
-    ... make the context ...
+    ... make the context, and decode max_rows rows once, so that its buffers have their size ...
     cache.allocate(budget)                # bytes of GPU memory; what is left after the context
     cache.repack()                        # if host memory suffices: as much again as the experts
     for expert in favourites: cache.swap(layer, expert)
@@ -30,7 +30,8 @@ constructor raises SpecfitError, or there are fewer slots or none and `trouble()
 the output is right in any case. What a GPU's driver refuses while it computes ends the process: so
 ggml has it.
 
-Closing the model empties the cache; the object can then be made anew for the next model.
+Closing the model empties the cache, and only then can another be made for the next model. Nothing
+of it slows a model that is loaded without: the backend that stays registered is offered no work.
 """
 
 from .cache import Counters, ExpertCache, slots_within

@@ -21,12 +21,12 @@ template <typename Result, typename Call> Result guarded(Result otherwise, Call 
 
 bool open_device(const std::string & name) {
     cache & c = the();
+    if (!c.layers.empty()) {
+        trouble("the expert cache is off: another model is using it");
+        return false;
+    }
     if (c.compute && c.device_name == name) {
         return true;
-    }
-    if (!c.layers.empty()) {
-        trouble("the expert cache stays on " + c.device_name + " while its model is loaded");
-        return false;
     }
     ggml_backend_dev_t device = ggml_backend_dev_by_name(name.c_str());
     if (!device) {

@@ -29,7 +29,8 @@ struct xc_totals {
 };
 
 // Registers the backend with ggml, once; called again it only changes the options, for the next
-// model. False: the cache cannot be used, `xc_trouble` says why. Before the model is loaded.
+// model, and refuses while one is loaded. False: the cache cannot be used, `xc_trouble` says why.
+// Before the model is loaded.
 XC_API bool xc_open(const xc_options * options);
 
 // What `tensor_buft_overrides` names for ffn_(up|gate|down)_exps; stays valid.

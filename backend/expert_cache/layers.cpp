@@ -45,7 +45,7 @@ void add_weight(const ggml_tensor * tensor, bool pinned) {
         l->misses.assign(l->n_experts, 0);
     }
     if (l->host[i]) {
-        trouble("the expert cache serves one model at a time: a second one is computed without it");
+        trouble("the expert cache serves one model at a time: another is computed without it");
         return;
     }
     l->host[i] = tensor;
