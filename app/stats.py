@@ -17,11 +17,11 @@ def statistics(report: Report, mode: str) -> str:
     parts = [mode, f"{report.tokens_per_second:.1f} tok/s"]
     if report.cycles:
         parts += [
-            f"acceptance length {means.mean_acceptance_length:.2f}",
-            f"rows {means.rows_per_cycle:.1f}",
+            f"{means.mean_acceptance_length:.2f} tokens a step (acceptance length)",
+            f"{means.rows_per_cycle:.1f} tokens checked in each (rows)",
         ]
         if means.union_per_layer > 0:  # dense models have no experts; nor does an unobserved answer
-            parts.append(f"union {means.union_per_layer:.1f}")
+            parts.append(f"{means.union_per_layer:.1f} experts a layer (union)")
     if report.completion_tokens:
         parts.append(f"first token in {report.ttft_ms / 1e3:.2f} s")
     if report.reused_tokens:
@@ -39,5 +39,5 @@ def kept_statistics(meta: Mapping[str, Any]) -> str:
     if isinstance(parameters, dict) and isinstance(parameters.get("spec"), str):
         parts.insert(0, parameters["spec"])
     if isinstance(length, int | float):
-        parts.append(f"acceptance length {length:.2f}")
+        parts.append(f"{length:.2f} tokens a step (acceptance length)")
     return GAP.join(parts)

@@ -61,9 +61,9 @@ def _hopeless(reason: Reason) -> str:
     """Even drafts that are sure to be right take longer than their tokens do without."""
     assert reason.step is not None
     n = reason.step.drafts
-    some = "1 token" if n == 1 else f"{n} tokens"
-    both = f"{_number(reason.step.ms)} ms with drafts, {_number(n * reason.token_ms)} ms without"
-    return f"no draft: {some} would take {both}"
+    some = "one" if n == 1 else f"all {n}"
+    times = f"{_number(reason.step.ms)} ms instead of {_number(n * reason.token_ms)} ms"
+    return f"no draft: even if {some} were right, {times}"
 
 
 def _none(reason: Reason) -> str:

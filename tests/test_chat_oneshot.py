@@ -69,7 +69,7 @@ def test_without_a_terminal_one_question_is_answered_with_statistics(command, mo
     assert question == f"> {SHOWCASE_QUESTION}"
     assert len(" ".join(answer)) > 10
     assert statistics.startswith("chain:3 · ")
-    for part in ("tok/s", "acceptance length", "rows 4.0"):
+    for part in ("tok/s", "acceptance length", "4.0 tokens checked in each (rows)"):
         assert part in statistics
 
 

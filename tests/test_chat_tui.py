@@ -105,7 +105,7 @@ async def test_an_answer_streams_and_the_next_turn_knows_it(bundled_engine):
         assert len(answer.text) > 10
         assert answer.query_one(Markdown).source == answer.text
         status = text_of(pilot)
-        for part in ("chain:3", "tok/s", "acceptance length", "rows 4.0", "union"):
+        for part in ("chain:3", "tok/s", "tokens a step", "rows 4.0", "union"):
             assert part in status
         await ask(pilot, "And then?")
         await answered(pilot)

@@ -312,6 +312,9 @@ class TestPlots:
 
     async def test_predictions_and_measurements_have_one_scale(self):
         views = [replace(small_view(), report=cycle_report(ms=10.0, predicted=40.0))] * 70
+        early = CyclePlot()
+        early.add(views[:5])
+        assert early._title() == "Cycle 10 ms"
         async with stage((120, 40)) as (app, pilot):
             app.panel.show(views, "specfit")
             await settled(pilot)
@@ -369,8 +372,8 @@ class TestMeters:
             app.panel.meters.show_context(60, 4096)
             await settled(pilot)
             screen = texts(app)
-            assert "5.0/16 GiB, 2.0 here" in screen
-            assert "VRAM ████████░░ 6.0/8 GiB" in screen
+            assert "5.0/16 GiB, SpecFit 2.0" in screen
+            assert "VRAM ██████░░ 6.0/8 GiB" in screen
             assert "60 of 4096 tokens" in screen
 
     def test_gpus_are_named_apart(self, monkeypatch):

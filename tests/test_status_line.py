@@ -33,7 +33,7 @@ class TestTheStatusLine:
     def test_has_everything_where_there_is_room(self):
         line = status(report(), "specfit", self.WHY, 120)
         assert line == (
-            "specfit · 39.0 tok/s · acceptance length 2.10 · rows 3.1 · union 14.2 · " + self.WHY
+            "specfit · 39.0 tok/s · 2.10 tokens a step · rows 3.1 · union 14.2 · " + self.WHY
         )
 
     def test_drops_the_least_important_first_and_never_the_reason(self):
@@ -46,7 +46,7 @@ class TestTheStatusLine:
             lengths.append(len(line))
         assert lengths == sorted(lengths, reverse=True)
         at_80 = status(report(), "specfit", self.WHY, 78)
-        assert at_80 == "39.0 tok/s · length 2.10 · " + self.WHY
+        assert at_80 == "39.0 tok/s · 2.10 a step · " + self.WHY
 
     def test_a_dense_model_has_no_union(self):
         assert "union" not in status(report(union=0.0), "specfit", "", 120)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from specfit.backend.view import CycleView
 
 CYCLES = 60
+# The first predictions are made before the machine has been seen at work.
+ENOUGH = 20
 LABELS = ("took  ", "pred. ")
 # Braille: a cell is two columns of four dots, told from the bottom.
 _DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
@@ -68,6 +70,8 @@ class CyclePlot(Widget):
         measured, predicted = np.array(self._times).mean(axis=0)
         if predicted <= 0:
             return f"Cycle {measured:.3g} ms, none predicted"
+        if len(self._times) < ENOUGH:
+            return f"Cycle {measured:.3g} ms"
         return f"Cycle {measured:.3g} ms, predicted {predicted:.3g} {predicted / measured - 1:+.0%}"
 
 

@@ -13,7 +13,7 @@ from .acceptance_bars import bar_of
 
 EVERY_S = 2.0
 GIB = 2**30
-BAR = 10
+BAR = 8
 
 
 @dataclass(frozen=True)
@@ -97,5 +97,10 @@ def _row(name: str, share: float, text: str) -> Content:
 
 
 def _gib(memory: Memory) -> str:
-    ours = "" if memory.ours is None else f", {memory.ours / GIB:.1f} here"
-    return f"{memory.used / GIB:.1f}/{memory.total / GIB:.0f} GiB{ours}"
+    ours = "" if memory.ours is None else f", SpecFit {_short(memory.ours)}"
+    return f"{_short(memory.used)}/{memory.total / GIB:.0f} GiB{ours}"
+
+
+def _short(size: int) -> str:
+    gib = size / GIB
+    return f"{gib:.1f}" if gib < 99.95 else f"{gib:.0f}"

@@ -69,7 +69,7 @@ def status(report: Report, mode: str, why: str, width: int) -> str:
     # In the order of the line; what has a shorter form has it behind.
     parts = {"mode": mode, "speed": f"{report.tokens_per_second:.1f} tok/s"}
     if report.cycles:
-        parts["length"] = f"acceptance length {means.mean_acceptance_length:.2f}"
+        parts["length"] = f"{means.mean_acceptance_length:.2f} tokens a step"
         parts["rows"] = f"rows {means.rows_per_cycle:.1f}"
         if means.union_per_layer > 0:  # dense models have no experts
             parts["union"] = f"union {means.union_per_layer:.1f}"
@@ -79,7 +79,7 @@ def status(report: Report, mode: str, why: str, width: int) -> str:
         if cell_len(GAP.join(parts.values())) <= width:
             break
         if dropped == "length" and dropped in parts:
-            parts["length"] = f"length {means.mean_acceptance_length:.2f}"
+            parts["length"] = f"{means.mean_acceptance_length:.2f} a step"
             if cell_len(GAP.join(parts.values())) <= width:
                 break
         parts.pop(dropped, None)
