@@ -13,7 +13,7 @@ from textual.app import SystemCommand
 from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen, Screen
 
-from . import attachments, clipboard, library
+from . import attachments, library
 from .chat_setup import Setup, chosen
 from .clicks import ClicksOnWhatIsThere
 from .commands import COMMANDS, Command, parse
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from .widgets.model_picker import Choice
 
-LEAVE_WITHIN_S = 1.0
 # Characters that two lines of a toast hold, however they are broken.
 MOST_TOASTED = 105
 BUSY = "Not while the model is busy; Esc stops it."
@@ -89,14 +88,11 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
         self.last_report: Report | None = None
         self.plan: Plan | None = None
         self.drafted_shown = bool(setup.settings.colour_drafts)
-        self._last_interrupt = float("-inf")
         self._palette_at = float("-inf")
-        self._warned_at: int | None = (
-            None  # the last message when it was told that not all is saved
-        )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Under a screen that asks something, keys are that screen's, except for leaving."""
+        """Under a screen that asks something, keys are that screen's; the one that
+        interrupts closes it."""
         return action not in _OF_THE_CHAT or not isinstance(self.screen, ModalScreen)
 
     async def run_action(
@@ -318,38 +314,6 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
         if text is not None and not self.busy():
             self.session.set_system(text)
             self.notify("The system prompt is set." if text else "No system prompt.", timeout=2)
-
-    # Leaving
-
-    async def action_interrupt(self) -> None:
-        """Copies what is selected; else stops the answer, or the loading; else empties the input;
-        else leaves, at the second time."""
-        selected = self.screen.get_selected_text() or self.composer.selected_text
-        if selected:
-            await clipboard.copy(self, selected)
-            self.screen.clear_selection()
-            self.composer.move_cursor(self.composer.cursor_location)
-            return
-        if self.exchange is not None or self.is_loading:
-            await self.action_stop()
-        elif self.composer.text:
-            if self.composer.empty():
-                self.notify("Up brings it back.", timeout=2)
-        elif time.monotonic() - self._last_interrupt < LEAVE_WITHIN_S:
-            await self.action_quit()
-        else:
-            self._last_interrupt = time.monotonic()
-            self.notify("Press Ctrl+C again to leave.", timeout=LEAVE_WITHIN_S)
-
-    async def action_quit(self) -> None:
-        """Leaves; where something could not be saved, at the second time."""
-        unsaved, said = self.session.save(), self.session.current.tree.leaf
-        if unsaved is not None and self._warned_at != said:
-            self._warned_at = said
-            told = f"{unsaved}. What was said is not saved: /export it elsewhere, or leave again."
-            self.notify(told, severity="error", timeout=15, markup=False)
-            return
-        self.exit()
 
     def action_command_palette(self) -> None:
         if self.size.height < PALETTE_ROWS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from textual.timer import Timer
 
 from . import attachments, clipboard
-from .chat_actions import ChatActions
+from .chat_leaving import LeavingActions
 from .chat_setup import Setup
 from .chat_words import Seen, seen_of
 from .entry import AppError
@@ -39,7 +39,7 @@ class _Measuring:
     seen: Seen | None
 
 
-class ViewActions(ChatActions):
+class ViewActions(LeavingActions):
     """Panel, marks, figures, colours, selecting and copying; the length of the input."""
 
     def __init__(self, setup: Setup) -> None:

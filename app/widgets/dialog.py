@@ -20,3 +20,7 @@ class Dialog(ModalScreen[ScreenResultType]):
         if self.is_current:
             return super().dismiss(result)
         return AwaitComplete()
+
+    def action_leave(self) -> None:
+        """What Esc does, and Ctrl+C where nothing is selected."""
+        self.dismiss(None)

@@ -68,9 +68,6 @@ class HelpScreen(Dialog[None]):
         text = Content("\n\n").join(_table(heading, rows, narrow) for heading, rows in parts)
         self.query_one(Static).update(text)
 
-    def action_leave(self) -> None:
-        self.dismiss(None)
-
 
 def _table(heading: str, rows: list[tuple[str, str]], narrow: bool) -> Content:
     """narrow: the help stands below what it is for, not beside it."""

@@ -164,9 +164,6 @@ class ListScreen(Dialog[Result | None], Generic[Entry, Result]):
         if self.chosen is not None:
             self.dismiss(self.result(self.chosen))
 
-    def action_leave(self) -> None:
-        self.dismiss(None)
-
     def action_move(self, rows: int) -> None:
         if self.entries:
             at = (self._list.highlighted or 0) + rows

@@ -345,9 +345,6 @@ class ModelPicker(Dialog[Choice | None]):
         last = len(table.entries) - 1
         table.move_cursor(row=max(0, min(last, table.cursor_row + rows)))
 
-    def action_leave(self) -> None:
-        self.dismiss(None)
-
     def _matches(self, entry: ModelEntry) -> bool:
         text = self.query_one(Input).value.strip()
         if _is_path(text):

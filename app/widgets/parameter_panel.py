@@ -160,7 +160,7 @@ class ParameterPanel(Dialog[Parameters | None]):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "Cancel", show=False),
+        Binding("escape", "leave", "Cancel", show=False),
         Binding("down", "app.focus_next", "Next field", show=False),
         Binding("up", "app.focus_previous", "Field before", show=False),
     ]
@@ -285,7 +285,7 @@ class ParameterPanel(Dialog[Parameters | None]):
                     return
 
     @on(Button.Pressed, "#cancel")
-    def action_cancel(self) -> None:
+    def action_leave(self) -> None:
         self.dismiss(None)
 
     def _values(self) -> Parameters:
