@@ -24,7 +24,7 @@ from .keys import KEYS
 from .loops import LoopDetector
 from .no_color import PlainApp
 from .options import ModelChoice
-from .parameters import Parameters
+from .parameters import Parameters, read_value
 from .stats import kept_statistics
 from .widgets.answer import Answer
 from .widgets.composer import Composer
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 # Characters that two lines of a toast hold, however they are broken.
 MOST_TOASTED = 105
+SPEC_HINT = "/spec and a blank list the modes."
 BUSY = "Not while the model is busy; Esc stops it."
 # A lower terminal has no room for the palette's list.
 PALETTE_ROWS = 8
@@ -137,6 +138,14 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
         """The numbers of the last answer of the branch that is looked at."""
         metas = (one.meta for one in reversed(self.session.path) if one.role == "assistant")
         return kept_statistics(next(metas, {}))
+
+    @property
+    def spec_of_last(self) -> str:
+        """The speculation mode of the last answer; the one that is set, where that is not kept."""
+        metas = (one.meta for one in reversed(self.session.path) if one.role == "assistant")
+        kept = next(metas, {}).get("parameters")
+        mode = kept.get("spec") if isinstance(kept, dict) else None
+        return mode if isinstance(mode, str) else self.parameters.spec
 
     # Commands
 
@@ -282,6 +291,18 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
         if parameters is not None:
             self.parameters = parameters
             self.session.keep_values({**self.session.values, "parameters": parameters.as_dict()})
+
+    def action_spec(self, mode: str = "") -> None:
+        """Has the answers from now on drafted otherwise; without a mode, says which it is."""
+        if not mode:
+            self.notify(f"Speculation: {self.parameters.spec}. {SPEC_HINT}", timeout=4)
+            return
+        try:
+            chosen_mode = str(read_value("spec", mode))
+        except AppError as error:
+            raise AppError(f"/spec: {error}") from error
+        self._set_parameters(replace(self.parameters, spec=chosen_mode))
+        self.notify(f"Speculation from now on: {chosen_mode}.", timeout=3, markup=False)
 
     def action_think(self) -> None:
         """Has the model think before it answers, if it can."""

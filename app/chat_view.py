@@ -73,9 +73,11 @@ class ViewActions(LeavingActions):
     async def action_stats(self) -> None:
         """Shows the numbers of the last answer, and where the model is."""
         if self.last_report is not None:
-            text = statistics(self.last_report, self.parameters.spec)
+            text = statistics(self.last_report, self.spec_of_last)
         else:
             text = self.kept_figures() or "There is no answer yet."
+        if self.spec_of_last != self.parameters.spec:
+            text += f"\nSpeculation from now on: {self.parameters.spec}"
         if self.plan is not None:
             text += f"\n{plan_line(self.plan)}"
         await self.conversation.add(Note(text))

@@ -47,12 +47,22 @@ COMMANDS = (
     CommandSpec("copy", "[code]", "Copy the answer, or its last block of code", "copy"),
     CommandSpec("think", "", "Let the model think before it answers", "think"),
     CommandSpec("no_think", "", "Answer without thinking", "no_think"),
+    CommandSpec("spec", "[MODE]", "Choose how drafts are made, from now on", "spec"),
     CommandSpec("stats", "", "Show the numbers of the last answer", "stats"),
     CommandSpec("panel", "", "Show or hide what speculation does", "panel"),
     CommandSpec("theme", "[NAME]", "Choose the colours", "theme"),
     CommandSpec("help", "", "Show keys and commands", "help"),
     CommandSpec("quit", "", "Leave", "quit"),
 )
+# What may stand behind /spec, as behind --spec.
+SPEC_MODES = {
+    "specfit": "As many drafts as pay, by measurements",
+    "specfit:ratio": "The same with the paper's objective",
+    "count": "The same by the number of rows alone",
+    "eagle3:31": "Trees of 30 drafts, whatever they cost",
+    "chain:3": "Three drafts in a row, whatever they cost",
+    "off": "No drafts",
+}
 _BY_NAME = {spec.name: spec for spec in COMMANDS}
 # What other programs call them.
 _ALIASES = {"retry": "regen", "regenerate": "regen", "clear": "new", "exit": "quit", "bye": "quit"}

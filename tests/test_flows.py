@@ -277,6 +277,24 @@ async def test_parameters_belong_to_the_conversation(store):
         assert engine.asked[-1].sampling.temp == 0.25
 
 
+async def test_the_speculation_mode_is_chosen_and_kept_with_the_conversation(store):
+    async with scripted(Scripted("Yes."), store=store) as pilot:
+        await say(pilot, "Is it?")
+        await say(pilot, "/spec eagle9")
+        await seen(pilot, "/spec: ")
+        assert pilot.app.parameters.spec == "specfit"
+        pilot.app.composer.text = ""
+        pilot.app.composer.insert("/spec eag")
+        await seen(pilot, "Trees of 30 drafts")
+        await press(pilot, "enter")
+        await until(lambda: pilot.app.parameters.spec == "eagle3:31")
+        await say(pilot, "/stats")
+        await seen(pilot, "Speculation from now on: eagle3:31")
+        assert store.conversations()[0].meta["parameters"]["spec"] == "eagle3:31"
+        await say(pilot, "/new")
+        assert pilot.app.parameters.spec == "specfit"
+
+
 async def test_a_system_prompt_is_written_saved_and_used(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     engine = Scripted("Yes.")

@@ -146,6 +146,16 @@ class TestThePanel:
                 assert region.height >= 2
                 assert app.screen.region.contains_region(region)
 
+    async def test_says_why_nothing_is_drafted_and_how_to_see_drafts_anyway(self):
+        async with stage((80, 24)) as (app, pilot):
+            reason = Reason("resting")
+            app.panel.show([CycleView(cycle_report(1, 0), reason, "a")], "specfit")
+            await settled(pilot)
+            screen = " ".join(line[40:] for line in lines_of(app))
+            told = " ".join(screen.split())
+            assert "Nothing drafted yet: they cost more than they bring here" in told
+            assert "/spec eagle3:31 drafts all the same" in told
+
     @pytest.mark.parametrize("size", SIZES)
     async def test_says_in_a_line_that_nothing_was_drafted_or_can_be(self, size):
         async with stage(size) as (app, pilot):

@@ -107,6 +107,13 @@ class Completions(OptionList, can_focus=False):
 def for_command(typed: str) -> list[Completion]:
     """For a line that begins with "/": commands, or how the one that is written is used."""
     name, blank, _ = typed.removeprefix("/").partition(" ")
+    if blank and name == "spec":
+        written = typed.partition(" ")[2].strip()
+        return [
+            Completion(f"/spec {mode}", mode, meaning, whole=True)
+            for mode, meaning in commands.SPEC_MODES.items()
+            if mode.startswith(written)
+        ]
     if blank:
         return [
             Completion(typed, spec.usage, spec.help, hint=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -108,6 +109,11 @@ class DraftTreeView(VerticalScroll):
         self._nothing = nothing
         self.draw()
 
+    def explain(self, nothing: str) -> None:
+        """What to say instead until something is drafted."""
+        if nothing != self._nothing and not self._views:
+            self._nothing, self._drawn = nothing, None
+
     def draw(self) -> None:
         """Draws the selected tree, if that is not on the screen already."""
         width = self.scrollable_content_region.width
@@ -119,7 +125,9 @@ class DraftTreeView(VerticalScroll):
         if not width or (is_drawn and seen_title == title):
             return
         if not is_drawn:
-            content = Content(self._nothing) if view is None else drawing(view, width)
+            content = (
+                Content(wrapped(self._nothing, width)) if view is None else drawing(view, width)
+            )
             n_lines = content.plain.count("\n")
             self._drawing.update(content, layout=n_lines != self._n_lines)
             self._n_lines = n_lines
@@ -207,6 +215,11 @@ def visible(text: str) -> str:
     if text and not text.strip(" "):
         return "␣" * len(text)
     return shown(text).strip(" ").replace("\n", "↵").replace("\t", "⇥")
+
+
+def wrapped(text: str, width: int) -> str:
+    """`text` in lines of so many cells; it has only characters of one."""
+    return "\n".join("\n".join(wrap(line, max(1, width))) for line in text.split("\n"))
 
 
 def fitted(text: str, width: int) -> str:

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from ..why import whys
+from ..why import why, whys
 from .acceptance_bars import AcceptanceBars
 from .cycle_plot import CyclePlot
 from .draft_tree import DraftTreeView
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 DRAWN_PER_S = 4
 # Rows below which some parts make room for the tree.
 ROOMY = 30
+DRAFTS_ANYWAY = "/spec eagle3:31 drafts all the same, to be looked at."
 NO_HEAD = "No draft head: nothing is drafted."
 
 
@@ -101,5 +102,8 @@ class Panel(VerticalScroll, can_focus=False):
         self._fresh = False
         view, mode = self._newest
         self._why.update("\n".join(whys(view.reason, mode, view.report.drafted)), layout=False)
+        if view.reason.kind != "headless" and not view.report.drafted:
+            reason = why(view.reason, mode, 0).removeprefix("no draft: ")
+            self.tree_view.explain(f"Nothing drafted yet: {reason}.\n{DRAFTS_ANYWAY}")
         for part in (self.tree_view, self._plot, self._bars, self._strip):
             part.draw()
