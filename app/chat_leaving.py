@@ -11,9 +11,12 @@ from textual.widgets import Input, TextArea
 from . import clipboard
 from .chat_actions import ChatActions
 from .chat_setup import Setup
+from .keys import key_name, keys_of
+from .widgets.composer import PLACEHOLDER
 from .widgets.dialog import Dialog
 
-LEAVE_WITHIN_S = 1.0
+# Longer than people need who mean it, and long enough to read what is said of it.
+LEAVE_WITHIN_S = 2.0
 
 
 class LeavingActions(ChatActions):
@@ -28,6 +31,7 @@ class LeavingActions(ChatActions):
     async def action_interrupt(self) -> None:
         """Copies what is selected; else closes what is open over the chat, as Esc does; else stops
         the answer, or the loading; else empties the input; else leaves, at the second time."""
+        last, self._last_interrupt = self._last_interrupt, float("-inf")
         over = isinstance(self.screen, ModalScreen)
         field = self.screen.focused if over else self.composer
         selected = self.screen.get_selected_text() or _selected_in(field)
@@ -43,11 +47,20 @@ class LeavingActions(ChatActions):
         elif self.composer.text:
             if self.composer.empty():
                 self.notify("Up brings it back.", timeout=2)
-        elif time.monotonic() - self._last_interrupt < LEAVE_WITHIN_S:
+        elif time.monotonic() - last < LEAVE_WITHIN_S:
             await self.action_quit()
         else:
             self._last_interrupt = time.monotonic()
-            self.notify("Press Ctrl+C again to leave.", timeout=LEAVE_WITHIN_S)
+            self.composer.placeholder = f"Press {self._interrupts_by} again to leave"
+            self.set_timer(LEAVE_WITHIN_S, self._stay)
+
+    @property
+    def _interrupts_by(self) -> str:
+        return next(map(key_name, keys_of("interrupt", self.keys)), "it")
+
+    def _stay(self) -> None:
+        if time.monotonic() - self._last_interrupt >= LEAVE_WITHIN_S:
+            self.composer.placeholder = PLACEHOLDER
 
     async def action_quit(self) -> None:
         """Leaves; where something could not be saved, at the second time."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from flowcases import Scripted, notices, press, scripted
+from flowcases import Scripted, notices, press, scripted, seen
 from screencases import until
 from textual.widgets import Input, TextArea
 
+from specfit.app import chat_leaving
 from specfit.app.widgets.system_prompt_screen import SystemPromptScreen
 
 
@@ -64,3 +65,27 @@ async def test_a_system_prompt_that_is_not_saved_is_lost_neither_by_escape_nor_b
         await press(pilot, "ctrl+c")
         await until(lambda: not app.screen.is_modal)
         assert not app._exit
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 5)])
+async def test_the_first_control_c_says_in_the_input_that_the_second_leaves(size):
+    async with scripted(Scripted("Yes."), size) as pilot:
+        app = pilot.app
+        await press(pilot, "ctrl+c")
+        await seen(pilot, "Press Ctrl+C again to leave")
+        assert notices(pilot) == []
+        await press(pilot, "a")
+        assert app.composer.text == "a"
+        await press(pilot, "ctrl+c", "ctrl+c")
+        assert not app._exit  # the one before emptied the input
+        await press(pilot, "ctrl+c")
+        assert app._exit
+
+
+async def test_the_hint_goes_when_the_time_is_over(monkeypatch):
+    monkeypatch.setattr(chat_leaving, "LEAVE_WITHIN_S", 0.1)
+    async with scripted(Scripted("Yes.")) as pilot:
+        await press(pilot, "ctrl+c")
+        await seen(pilot, "Write a message")
+        await press(pilot, "ctrl+c")
+        assert not pilot.app._exit

@@ -23,6 +23,7 @@ from ..plain_text import can_be_typed, shown
 from ..store import Unsent
 from .completions import Completion, Completions, for_command, for_files, still_fitting
 
+PLACEHOLDER = "Write a message"
 _COMMAND = re.compile(r"/[^/]*")
 _PATH = re.compile(r'(?:^|[\s(])(@(?:"[^"\n]*|[^\s"@]*))$')
 
@@ -73,7 +74,7 @@ class Composer(TextArea):
 
     def __init__(self, keys: Iterable[Key] = KEYS, folder: Path | None = None) -> None:
         super().__init__(
-            placeholder="Write a message",
+            placeholder=PLACEHOLDER,
             show_line_numbers=False,
             soft_wrap=True,
             highlight_cursor_line=False,
