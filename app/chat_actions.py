@@ -88,6 +88,8 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
         self.load_error: Exception | None = None
         self.last_report: Report | None = None
         self.plan: Plan | None = None
+        # System prompts that are being written, by name; "" is the conversation's.
+        self.prompt_edits: dict[str, str] = {}
         self.drafted_shown = bool(setup.settings.colour_drafts)
         self._palette_at = float("-inf")
 
@@ -329,7 +331,12 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
             return
         from .widgets.system_prompt_screen import SystemPromptScreen
 
-        self.push_screen(SystemPromptScreen(self.session.system), self._set_system)
+        screen = SystemPromptScreen(self.session.system, edits=self.prompt_edits)
+        self.push_screen(screen, self._leave_prompts)
+
+    def _leave_prompts(self, text: str | None) -> None:
+        self.prompt_edits.clear()
+        self._set_system(text)
 
     def _set_system(self, text: str | None) -> None:
         if text is not None and not self.busy():

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 EVERY = 100_000
 BROUGHT_BACK = "What was written last and not sent is in the input again"
+PROMPT_KEPT = "A system prompt was being written; {} shows it."
 ELSEWHERE = "What was written and not sent in “{}” is kept there; /open brings it back."
 
 
@@ -156,6 +157,7 @@ class ConversationActions(ViewActions):
         if written.message is not None:
             row = self.session.current.row_of(written.message)
             written = replace(written, message=row)
+        written = replace(written, prompts=dict(self.prompt_edits))
         self.unsent.note(self.session.conversation, written)
 
     def keep_unsent(self) -> None:
@@ -182,6 +184,10 @@ class ConversationActions(ViewActions):
             found = Unsent()  # it waits on
         message = self.session.current.message_of(found.message)
         self.composer.bring_back(replace(found, message=message))
+        self.prompt_edits = dict(found.prompts)
+        if self.prompt_edits:
+            by = " or ".join([*map(key_name, keys_of("system", self.keys)), "/system"])
+            self.notify(PROMPT_KEPT.format(by), timeout=8)
 
     async def _change_unsent(self) -> None:
         """Leaves what was noted with the conversation before; the input has what is left in the one

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 UPDATES_PER_S = 25
 SAVED_AGAIN_S = 1.0
 # What is being written, so that no key waits for it.
-KEPT_EVERY_S = 0.5
+KEPT_EVERY_S = 0.25
 TERMINATED = 128 + signal.SIGTERM
 LOOPING = "stopped: it repeats itself"
 BUSY_ANSWERING = "The answer is still coming; Esc stops it."

@@ -249,14 +249,16 @@ def _copy(
 def _copy_unsent(old: sqlite3.Connection, new: sqlite3.Connection, now: Mapping[int, int]) -> None:
     """Texts that were not sent; living windows save theirs themselves. now: conversations in `new`
     by what they were in `old`."""
-    way = "SELECT conversation, written, writer, edited, text FROM unsent ORDER BY id"
-    for conversation, written, writer, edited, text in _rows(old, way):
-        kinds = isinstance(written, float), isinstance(edited, str), isinstance(text, str)
+    known = {name for _, name, *_ in _rows(old, "PRAGMA table_info(unsent)")}
+    prompts = "prompts" if "prompts" in known else "'{}'"  # in files before version 3
+    way = f"SELECT conversation, written, writer, edited, text, {prompts} FROM unsent ORDER BY id"
+    for conversation, written, writer, *texts in _rows(old, way):
+        kinds = [isinstance(written, float), *(isinstance(text, str) for text in texts)]
         if all(kinds) and not (writer is not None and writers.is_alive(str(writer))):
             new.execute(
-                "INSERT INTO unsent (conversation, written, writer, edited, text)"
-                " VALUES (?, ?, ?, ?, ?)",
-                (now.get(conversation), written, writer, edited, text),
+                "INSERT INTO unsent (conversation, written, writer, edited, text, prompts)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (now.get(conversation), written, writer, *texts),
             )
 
 

@@ -61,8 +61,11 @@ _VERSION_2 = (
     "INSERT INTO sqlite_sequence (name, seq) VALUES ('unsent', abs(random()) >> 32)",
 )
 
+# System prompts that are being written, by name, in JSON.
+_VERSION_3 = ("ALTER TABLE unsent ADD COLUMN prompts TEXT NOT NULL DEFAULT '{}'",)
+
 Statements = Sequence[str]
-MIGRATIONS: tuple[Statements, ...] = (_VERSION_1, _VERSION_2)
+MIGRATIONS: tuple[Statements, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Statements] = MIGRATIONS) -> None:

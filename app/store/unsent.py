@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 
 from . import writers
-from .values import Unsent, storable
+from .values import Unsent, meta_of, storable
 
 
 def keep(
@@ -29,10 +30,11 @@ def keep(
         now,
         writer,
         *map(storable, (unsent.edited, unsent.text)),
+        json.dumps(dict(unsent.prompts)),
     )
     place = "(SELECT id FROM conversation WHERE id = ?), (SELECT id FROM message WHERE id = ?)"
-    kept = f"{place}, ?, ?, ?, ?"
-    columns = "conversation, message, written, writer, edited, text"
+    kept = f"{place}, ?, ?, ?, ?, ?"
+    columns = "conversation, message, written, writer, edited, text, prompts"
     changed = db.execute(
         f"UPDATE unsent SET ({columns}) = (SELECT {kept}) WHERE id = ?", (*values, row)
     )
@@ -56,8 +58,10 @@ def take(
     """Gives `writer` the newest that waits."""
     for row in waiting(db, conversation):
         db.execute("UPDATE unsent SET writer = ? WHERE id = ?", (writer, row))
-        found = db.execute("SELECT text, edited, message FROM unsent WHERE id = ?", (row,))
-        return row, Unsent(*found.fetchone())
+        text, edited, message, prompts = db.execute(
+            "SELECT text, edited, message, prompts FROM unsent WHERE id = ?", (row,)
+        ).fetchone()
+        return row, Unsent(text, edited, message, texts_of(prompts))
     return None
 
 
@@ -83,3 +87,8 @@ def forget(db: sqlite3.Connection, conversation: int) -> None:
     """Deletes what waits in a conversation, with which it goes."""
     for row in waiting(db, conversation):
         db.execute("DELETE FROM unsent WHERE id = ?", (row,))
+
+
+def texts_of(prompts: str) -> dict[str, str]:
+    """System prompts by name, as they were written in JSON."""
+    return {name: text for name, text in meta_of(prompts).items() if isinstance(text, str)}

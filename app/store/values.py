@@ -87,14 +87,15 @@ class Hit:
 @dataclass(frozen=True)
 class Unsent:
     """What is written in the input. edited: `message` written anew; `text` is what was written
-    before that, or all there is."""
+    before that, or all there is. prompts: system prompts that are being written, by name."""
 
     text: str = ""
     edited: str = ""
     message: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.text.strip() or self.edited.strip())
+        return bool(self.text.strip() or self.edited.strip() or self.prompts)
 
 
 def key_of(parent_key: str | None, role: str, content: str) -> str:

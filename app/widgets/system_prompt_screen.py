@@ -89,14 +89,20 @@ class SystemPromptScreen(Dialog[str | None]):
         Binding("ctrl+s", "save", "Save", show=False),
     ]
 
-    def __init__(self, present: str = "", path: Path | None = None) -> None:
-        """present: the conversation's prompt. path: where the saved ones are kept."""
+    def __init__(
+        self,
+        present: str = "",
+        path: Path | None = None,
+        edits: dict[str, str] | None = None,
+    ) -> None:
+        """present: the conversation's prompt. path: where the saved ones are kept. edits: texts
+        that are written and not saved, by name, "" for the conversation's; kept up to date."""
         super().__init__()
         self._path = path or prompts_path()
         self._present = shown(present)
         self._prompts: dict[str, str] = {}
         self._open = ""  # the name in the editor; "" is the conversation's own
-        self._edits: dict[str, str] = {}
+        self._edits = {} if edits is None else edits
         self._confirming = ""
 
     def compose(self) -> ComposeResult:
@@ -123,8 +129,12 @@ class SystemPromptScreen(Dialog[str | None]):
             self._prompts = read_prompts(self._path)
         except AppError as error:
             self._complain(error)
+        for gone in self._edits.keys() - {"", *self._prompts}:
+            self._edits[""] = "\n\n".join(
+                filter(None, (self._edits.get(""), self._edits.pop(gone)))
+            )
         same = [name for name, text in self._prompts.items() if text == self._present]
-        self._list(same[0] if same and self._present else "")
+        self._list([*self._edits, *(same if self._present else ()), ""][0])
         self.query_one(_Names).focus()
 
     # The list and the editor
