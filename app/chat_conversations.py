@@ -105,13 +105,17 @@ class ConversationActions(ViewActions):
         self.forget_figures()
         await self.show_conversation()
 
-    def action_open_conversation(self, words: str = "") -> None:
-        """Lets the user choose an earlier conversation."""
+    async def action_open_conversation(self, words: str = "") -> None:
+        """Lets the user choose an earlier conversation; the only one with `words` is opened."""
         if self.busy():
             return
-        from .widgets.conversations_screen import ConversationsScreen
+        from .widgets.conversations_screen import ConversationsScreen, titled
 
         store = self._store()
+        found = titled(store.conversations(limit=EVERY), words) if words else []
+        if len(found) == 1:
+            await self._open_safely(found[0].id, None)
+            return
 
         def delete(conversation: int) -> None:
             if conversation == self.session.conversation:

@@ -149,9 +149,11 @@ async def test_a_conversation_is_chosen_and_another_deleted(store):
     talk(store, "What is tea?", "Leaves in hot water.")
     talk(store, "What is snow?", "Frozen water.")
     async with scripted(Scripted("Yes."), store=store) as pilot:
-        await say(pilot, "/open tea")
+        await press(pilot, "ctrl+o")
+        await seen(pilot, "2 messages  What is snow?")
+        await press(pilot, *"tea")
+        await until(lambda: "What is snow?" not in screen_text(pilot))
         await seen(pilot, "2 messages  What is tea?")
-        assert "What is snow?" not in screen_text(pilot)
         await press(pilot, "enter")
         await until(lambda: answers(pilot) == ["Leaves in hot water."])
         await press(pilot, "ctrl+o")
@@ -192,6 +194,20 @@ def test_continue_opens_what_is_rescued_of_a_damaged_store(is_lost, tmp_path, mo
     (told,) = setup.notices
     assert told.count("was damaged") == 1
     assert bool(setup.session.path) != is_lost
+
+
+async def test_what_is_seen_of_a_conversation_is_counted_and_one_alone_opens_at_once(store):
+    talk(store, "Dark matter?", "Nobody knows.")
+    async with scripted(Scripted("Blue.", "Red."), store=store) as pilot:
+        await say(pilot, "/system Be brief.")
+        await say(pilot, "Which sky?")
+        await press(pilot, "ctrl+r")
+        await until(lambda: pilot.app.exchange is None and answers(pilot) == ["Red."])
+        assert [one.shown for one in store.conversations()] == [2, 2]
+        assert store.conversations()[0].count == 4
+        await say(pilot, "/open dark")
+        await until(lambda: answers(pilot) == ["Nobody knows."])
+        assert not pilot.app.screen.is_modal
 
 
 # Keys and commands
@@ -269,8 +285,6 @@ async def test_parameters_belong_to_the_conversation(store):
         await say(pilot, "What is snow?")
         assert engine.asked[-1].sampling.temp == 0.6
         await say(pilot, "/open tea")
-        await seen(pilot, "2 messages  What is tea?")
-        await press(pilot, "enter")
         await until(lambda: pilot.app.session.title == "What is tea?")
         await until(lambda: not pilot.app.screen.is_modal)
         await say(pilot, "More.")

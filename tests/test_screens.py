@@ -47,7 +47,7 @@ class Host(App[None]):
 class Line:
     id: int
     title: str
-    count: int = 2
+    shown: int = 2
     updated: float = 0.0
 
 
@@ -59,6 +59,7 @@ class Found:
     role: str
     snippet: str
     match: tuple[int, int]
+    created: float = 0.0
 
 
 class Shelf:
@@ -174,7 +175,7 @@ async def test_a_store_in_trouble_is_one_sentence():
 @SIZES
 async def test_a_search_shows_where_and_returns_what_was_found(size):
     hits = [
-        Found(4, 40, "Sky", "assistant", "why the sky\nis \x1bblue", (8, 11)),
+        Found(4, 40, "Sky", "assistant", "why the sky\nis \x1bblue", (8, 11), 1.7e9),
         Found(5, 50, "", "user", "blue", (0, 4)),
     ]
     asked: list[str] = []
@@ -186,7 +187,7 @@ async def test_a_search_shows_where_and_returns_what_was_found(size):
     async with Host(SearchScreen(search)).run_test(size=size) as pilot:
         await pilot.press(*"blue")
         await until(lambda: len(rows(pilot)) == 2)
-        assert rows(pilot)[0] == "Sky · model\n  why the sky is ␛blue"
+        assert rows(pilot)[0] == "Sky · model · 2023-11-14\n  why the sky is ␛blue"
         assert rows(pilot)[1].startswith("(no title) · you")
         await pilot.press("down", "enter")
         assert pilot.app.returned is hits[1]

@@ -84,11 +84,11 @@ def find(db: sqlite3.Connection, text: str, limit: int, *, indexed: bool) -> lis
     if not words:
         return []
     hits: list[Hit] = []
-    for conversation, title, message, role, content in _candidates(db, text, indexed):
+    for conversation, title, message, role, content, created in _candidates(db, text, indexed):
         found = [word.search(content) for word in words]
         if found[0] is not None and all(found):
             snippet, match = snippet_of(content, *found[0].span())
-            hits.append(Hit(conversation, title, message, role, snippet, match))
+            hits.append(Hit(conversation, title, message, role, snippet, match, created))
             if len(hits) == limit:
                 break
     return hits
@@ -96,11 +96,11 @@ def find(db: sqlite3.Connection, text: str, limit: int, *, indexed: bool) -> lis
 
 def _candidates(
     db: sqlite3.Connection, text: str, indexed: bool
-) -> Iterator[tuple[int, str, int, str, str]]:
+) -> Iterator[tuple[int, str, int, str, str, float]]:
     long = [word.replace('"', '""') for word in text.replace("\0", " ").split()]
     query = " ".join(f'"{word}"' for word in long if len(word) >= TRIGRAM)
     columns = (
-        "SELECT c.id, c.title, m.id, m.role, m.content"
+        "SELECT c.id, c.title, m.id, m.role, m.content, m.created"
         " FROM message m JOIN conversation c ON c.id = m.conversation"
     )
     if indexed and query:

@@ -36,6 +36,13 @@ from .values import (
     storable,
 )
 
+# Of a conversation `c`. UNION, as a damaged file may hold a circle.
+SHOWN = """
+(WITH RECURSIVE up(id, parent, role) AS (
+    SELECT id, parent, role FROM message WHERE id = c.leaf
+    UNION SELECT m.id, m.parent, m.role FROM message m JOIN up ON m.id = up.parent
+) SELECT count(*) FROM up WHERE role != 'system') AS shown"""
+
 
 def default_path() -> Path:
     return platformdirs.user_data_path("specfit") / "specfit.db"
@@ -373,13 +380,13 @@ class Store:
         with self._file.reading() as db:
             rows = db.execute(
                 "SELECT * FROM (SELECT id, origin, title, leaf, created, updated,"
-                " (SELECT count(*) FROM message WHERE conversation = c.id) AS count, meta"
+                f" (SELECT count(*) FROM message WHERE conversation = c.id) AS count, meta, {SHOWN}"
                 f" FROM conversation c) {which}",
                 values,
             ).fetchall()
         return [
-            Conversation(id_, origin, title, leaf, created, updated, count, meta_of(meta))
-            for id_, origin, title, leaf, created, updated, count, meta in rows
+            Conversation(id_, origin, title, leaf, created, updated, count, meta_of(meta), shown)
+            for id_, origin, title, leaf, created, updated, count, meta, shown in rows
         ]
 
     def _index(self) -> bool:

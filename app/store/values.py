@@ -60,7 +60,8 @@ class Message:
 @dataclass(frozen=True)
 class Conversation:
     """origin: the same on every machine that the conversation is brought to. leaf: the message that
-    was last looked at. count: its messages, those of all branches."""
+    was last looked at. count: its messages, those of all branches. shown: what was said in the
+    branch that was last looked at, in messages."""
 
     id: int
     origin: str
@@ -70,11 +71,13 @@ class Conversation:
     updated: float
     count: int
     meta: Meta
+    shown: int = 0
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A message that was searched for. match: where in `snippet` the first word was found."""
+    """A message that was searched for. match: where in `snippet` the first word was found.
+    created: seconds since the epoch."""
 
     conversation: int
     title: str
@@ -82,6 +85,7 @@ class Hit:
     role: str
     snippet: str
     match: tuple[int, int]
+    created: float = 0.0
 
 
 @dataclass(frozen=True)

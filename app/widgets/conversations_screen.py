@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -18,16 +18,20 @@ DELETE_KEY = "ctrl+d"
 
 
 class ConversationLine(Protocol):
-    """What is known of a conversation. updated: seconds since the epoch; count: its messages."""
+    """What is known of a conversation. updated: seconds since the epoch; shown: messages
+    of the branch that was last looked at."""
 
     @property
     def id(self) -> int: ...
     @property
     def title(self) -> str: ...
     @property
-    def count(self) -> int: ...
+    def shown(self) -> int: ...
     @property
     def updated(self) -> float: ...
+
+
+LineT = TypeVar("LineT", bound=ConversationLine)
 
 
 class ConversationsScreen(ListScreen[ConversationLine, int]):
@@ -59,16 +63,11 @@ class ConversationsScreen(ListScreen[ConversationLine, int]):
         self._doomed: ConversationLine | None = None  # to be deleted, if the user says yes
 
     def find(self, words: str) -> Sequence[ConversationLine]:
-        wanted = words.casefold().split()
-        return [
-            line
-            for line in self._conversations()
-            if all(word in line.title.casefold() for word in wanted)
-        ]
+        return titled(self._conversations(), words)
 
     def line(self, entry: ConversationLine) -> Content:
         age = ago(self._clock() - entry.updated)
-        messages = f"{entry.count} message{'s' if entry.count != 1 else ''}"
+        messages = f"{entry.shown} message{'s' if entry.shown != 1 else ''}"
         title = " ".join(shown(entry.title).split()) or "(no title)"
         if self.has_class("-narrow"):
             return Content.assemble(title, (f" · {age}", "$text-muted"))
@@ -120,6 +119,12 @@ class ConversationsScreen(ListScreen[ConversationLine, int]):
             self.say(str(error))
         else:
             self.look_up()
+
+
+def titled(lines: Sequence[LineT], words: str) -> list[LineT]:
+    """Those that have all the words in their titles."""
+    wanted = words.casefold().split()
+    return [line for line in lines if all(word in line.title.casefold() for word in wanted)]
 
 
 def ago(seconds: float) -> str:

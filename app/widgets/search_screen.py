@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Protocol
 
 from textual.content import Content
@@ -12,7 +13,8 @@ from .list_screen import ListScreen
 
 
 class Hit(Protocol):
-    """A message that was found. match: [from, to) of a word in `snippet`."""
+    """A message that was found. match: [from, to) of a word in `snippet`.
+    created: seconds since the epoch."""
 
     @property
     def conversation(self) -> int: ...
@@ -26,6 +28,8 @@ class Hit(Protocol):
     def snippet(self) -> str: ...
     @property
     def match(self) -> tuple[int, int]: ...
+    @property
+    def created(self) -> float: ...
 
 
 class SearchScreen(ListScreen[Hit, Hit]):
@@ -52,7 +56,7 @@ class SearchScreen(ListScreen[Hit, Hit]):
         text = entry.snippet
         return Content.assemble(
             title,
-            (f" · {_flat(speaker)}", "$text-muted"),
+            (f" · {_flat(speaker)}{_day(entry.created)}", "$text-muted"),
             "\n  ",
             (_flat(text[:start]), "$text-muted"),
             (_flat(text[start:end]), "bold underline"),
@@ -64,6 +68,14 @@ class SearchScreen(ListScreen[Hit, Hit]):
 
     def nothing(self, words: str) -> str:
         return "No message has these words." if words else ""
+
+
+def _day(created: float) -> str:
+    """The day in the user's place; "" where it is not known."""
+    try:
+        return f" · {datetime.fromtimestamp(created):%Y-%m-%d}" if created > 0 else ""
+    except (OverflowError, OSError, ValueError):
+        return ""
 
 
 def _flat(text: str) -> str:
