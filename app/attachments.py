@@ -52,18 +52,37 @@ class Attachment:
 def attached(message: str, folder: Path) -> list[Attachment]:
     """The files that `message` names, each once, in order; relative paths start at `folder`.
 
-    A word with @ that is neither a file nor looks like one, such as a decorator, is left alone, and
-    so is code. Raises AppError for a file that is missing, too large, or not text.
+    What is no file is left alone (`missing`), and so is code. Raises AppError for a file that is
+    too large, not text, or cannot be read.
     """
     files: dict[Path, Attachment] = {}
-    for written, quoted in _mentions(message):
+    for written, _ in _mentions(message):
         name, path = _found(written, folder)
-        if path is None:
-            if quoted or "/" in name or _TEXT_SUFFIXES.fullmatch(name):
-                raise AppError(f"@{name}: there is no such file")
-        elif path not in files:
-            files[path] = _read(name, path)
+        if path is not None and path not in files:
+            try:
+                files[path] = _read(name, path)
+            except AppError as error:
+                raise AppError(f"{error} (`@{name}` is sent as it is written)") from error
     return list(files.values())
+
+
+def missing(message: str, folder: Path) -> list[str]:
+    """What `message` names, each once, that looks like a file and is none: a package's name, or a
+    slip. A decorator, say, does not look like one."""
+    named = ((*_found(written, folder), quoted) for written, quoted in _mentions(message))
+    found = (
+        name
+        for name, path, quoted in named
+        if path is None and (quoted or "/" in name or _TEXT_SUFFIXES.fullmatch(name))
+    )
+    return list(dict.fromkeys(found))
+
+
+def sent_as_text(names: Sequence[str]) -> str:
+    """What is said of those that are missing."""
+    *rest, last = (f"@{name}" for name in names)
+    both = f"{', '.join(rest)} and {last} are no files" if rest else f"{last} is no file"
+    return f"{both} here: sent as text"
 
 
 def with_files(message: str, attachments: Sequence[Attachment]) -> str:

@@ -166,7 +166,11 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
         """A message as the model sees it: "//" undone, files added. Raises AppError."""
         said = parse(text)
         assert isinstance(said, str)
-        return attachments.with_files(said, attachments.attached(said, Path.cwd()))
+        folder = Path.cwd()
+        content = attachments.with_files(said, attachments.attached(said, folder))
+        if unknown := attachments.missing(said, folder):
+            self.notify(attachments.sent_as_text(unknown), timeout=5, markup=False)
+        return content
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         for spec in COMMANDS:

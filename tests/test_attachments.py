@@ -8,7 +8,15 @@ import re
 import pytest
 
 from specfit.app import attachments
-from specfit.app.attachments import attached, matching, split_files, text_files, with_files
+from specfit.app.attachments import (
+    attached,
+    matching,
+    missing,
+    sent_as_text,
+    split_files,
+    text_files,
+    with_files,
+)
 from specfit.app.entry import AppError
 
 
@@ -47,12 +55,30 @@ def test_what_is_no_file_is_left_alone(folder):
 
 
 @pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("add @angular/core", "@angular/core is no file here: sent as text"),
+        ("see @missing.md.", "@missing.md is no file here: sent as text"),
+        (
+            'see @"a file", @no/where, @x.py and @no/where',
+            "@a file, @no/where and @x.py are no files here: sent as text",
+        ),
+    ],
+)
+def test_what_looks_like_a_file_and_is_none_is_sent_as_text_and_told(folder, message, told):
+    assert attached(f"{message} with @notes.md", folder) == attached("@notes.md", folder)
+    assert sent_as_text(missing(message, folder)) == told
+
+
+def test_what_does_not_look_like_a_file_is_not_told(folder):
+    message = "@property, @app.route, ann@example.md, `@angular/core` and @notes.md or @Makefile"
+    assert missing(message, folder) == []
+
+
+@pytest.mark.parametrize(
     ("message", "sentence"),
     [
-        ("see @missing.md.", "@missing.md: there is no such file"),
-        ("see @no/where", "@no/where: there is no such file"),
-        ('see @"a file"', "@a file: there is no such file"),
-        ("see @src", "@src is a folder"),
+        ("see @src", "@src is a folder; name a file in it (`@src` is sent as it is written)"),
         ("see @data.csv", "@data.csv is not a text file"),
         ("see @latin.txt", "@latin.txt is not UTF-8 text (byte 3)"),
         ("see @big.log", "@big.log is too large: 1.2 kB, at most 1.0 kB"),

@@ -71,6 +71,17 @@ async def test_a_message_that_is_not_there_any_more_is_told_and_the_text_stays(k
         await say(pilot, "Q3")
 
 
+# What is no file
+
+
+async def test_the_name_of_a_package_is_sent_as_it_is_written():
+    engine = Scripted("A1")
+    async with scripted(engine) as pilot:
+        await say(pilot, "What is @angular/core?")
+        assert engine.asked[-1].messages[-1]["content"] == "What is @angular/core?"
+        assert notices(pilot) == ["@angular/core is no file here: sent as text"]
+
+
 # Defects
 
 
