@@ -291,7 +291,9 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
         from .widgets.parameter_panel import ParameterPanel
 
         recommended = None if self.engine is None else self.engine.recommended_sampling
-        self.push_screen(ParameterPanel(self.parameters, recommended), self._set_parameters)
+        can_think = self.engine is None or self.engine.model.knows_thinking
+        panel = ParameterPanel(self.parameters, recommended, can_think=can_think)
+        self.push_screen(panel, self._set_parameters)
 
     def _set_parameters(self, parameters: Parameters | None) -> None:
         if parameters is not None:

@@ -165,11 +165,19 @@ class ParameterPanel(Dialog[Parameters | None]):
         Binding("up", "app.focus_previous", "Field before", show=False),
     ]
 
-    def __init__(self, parameters: Parameters, recommended: Sampling | None = None) -> None:
-        """recommended: the loaded model's, which empty fields mean; None if none is loaded."""
+    def __init__(
+        self,
+        parameters: Parameters,
+        recommended: Sampling | None = None,
+        *,
+        can_think: bool = True,
+    ) -> None:
+        """recommended: the loaded model's, which empty fields mean; None if none is loaded.
+        can_think: whether its thinking can be switched; else nothing is said of it."""
         super().__init__()
         self._parameters = parameters
         self._recommended = recommended
+        self._can_think = can_think
 
     def compose(self) -> ComposeResult:
         with Vertical() as frame:
@@ -213,7 +221,9 @@ class ParameterPanel(Dialog[Parameters | None]):
             id=THINKING,
             tooltip=THINKING_HELP,
         )
-        yield _row("Thinking", thinking)
+        row = _row("Thinking", thinking)
+        row.display = self._can_think
+        yield row
 
     def _placeholder(self, name: str) -> str:
         if name == "seed":
