@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.worker import Worker
 
-from .chat_setup import Setup, kept_parameters
+from .chat_setup import Setup, kept_parameters, told_of_kept
 from .chat_view import ViewActions
 from .chat_words import with_home
 from .entry import AppError, about
@@ -20,6 +20,7 @@ from .keys import key_name, keys_of
 from .plain_text import shown
 from .store import Store, StoreError, Unsent, import_json, to_json, to_markdown
 from .unsent import UnsentText
+from .widgets.note import Note
 
 if TYPE_CHECKING:
     from .widgets.search_screen import Hit
@@ -104,6 +105,8 @@ class ConversationActions(ViewActions):
         self.parameters = kept_parameters(self.session, self.setup.parameters)
         self.forget_figures()
         await self.show_conversation()
+        if told := told_of_kept(self.parameters, self.setup.parameters):
+            await self.conversation.add(Note(told))
 
     async def action_open_conversation(self, words: str = "") -> None:
         """Lets the user choose an earlier conversation; the only one with `words` is opened."""

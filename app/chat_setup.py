@@ -10,7 +10,7 @@ from .entry import AppError
 from .keys import Key
 from .options import ModelChoice
 from .options_context import ContextChoice
-from .parameters import Parameters
+from .parameters import Parameters, written
 from .session import Session
 from .settings import Settings
 from .store import Conversation, Store, StoreError
@@ -85,8 +85,8 @@ def set_up(
                 raise AppError(". ".join([*store.notices, str(error)])) from error
         if system:
             session.set_system(system)
-        parameters = kept_parameters(session, parameters)
-    notices = list(store.notices)
+    usual, parameters = parameters, kept_parameters(session, parameters)
+    notices = [*store.notices, *filter(None, [told_of_kept(parameters, usual)])]
     if store.read_only:
         notices.append(f"{store.path} is read-only: what is said now is not kept")
     return Setup(model, parameters, settings, session, tuple(notices))
@@ -116,6 +116,20 @@ def kept_parameters(session: Session, otherwise: Parameters) -> Parameters:
     """The parameters that the open conversation keeps."""
     kept = session.values.get("parameters")
     return Parameters.from_dict(kept) if isinstance(kept, dict) else otherwise
+
+
+def told_of_kept(parameters: Parameters, otherwise: Parameters) -> str:
+    """A note on what a conversation keeps that differs from what a new one would have; "" if
+    nothing does."""
+    kept, usual = parameters.as_dict(), otherwise.as_dict()
+    differs = {name: value for name, value in kept.items() if value != usual[name]}
+    if not differs:
+        return ""
+    values = ", ".join(
+        f"{name} {'as the model has it' if value is None else written(value)}"
+        for name, value in differs.items()
+    )
+    return f"This conversation keeps its own values: {values}."
 
 
 def chosen(model: ModelChoice, choice: Choice, ctx: int | None) -> ModelChoice:
