@@ -218,7 +218,10 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
         own = [w for w in self.conversation.messages if isinstance(w, UserMessage)]
         widget = selected if isinstance(selected, UserMessage) else (own[-1] if own else None)
         if widget is not None:
-            self.composer.edit_message(widget.written, widget.message_id)
+            asked = [one for one in self.conversation.messages if isinstance(one, UserMessage)]
+            self.composer.edit_message(
+                widget.written, widget.message_id, has_later=widget is not asked[-1]
+            )
             self.composer.focus()
 
     def on_composer_edit_last(self) -> None:

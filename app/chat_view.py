@@ -14,12 +14,14 @@ from .chat_leaving import LeavingActions
 from .chat_setup import Setup
 from .chat_words import Seen, seen_of
 from .entry import AppError
+from .keys import key_name, keys_of
 from .plan_table import plan_line
 from .settings import change_setting
 from .stats import statistics
 from .store import Message
 from .widgets.answer import Answer
 from .widgets.composer import Composer
+from .widgets.conversation import Conversation
 from .widgets.note import Note
 from .widgets.user_message import UserMessage
 
@@ -96,6 +98,17 @@ class ViewActions(LeavingActions):
 
     async def action_select_message(self, step: int) -> None:
         await self.conversation.select(step)
+
+    def on_conversation_selected(self, event: Conversation.Selected) -> None:
+        """Says beside the input what can be done with a selected message."""
+        words = {"copy": "copies", "switch_branch(1)": "next version", "stop": "leaves it"}
+        if isinstance(event.message, Answer):
+            words = {"regenerate": "answers anew", **words}
+        known = {action: keys_of(action, self.keys) for action in words}
+        hints = [f"{key_name(keys[0])} {words[action]}" for action, keys in known.items() if keys]
+        if isinstance(event.message, UserMessage):
+            hints.insert(0, "Up edits")
+        self.composer.show_hint("" if event.message is None else " · ".join(hints))
 
     async def action_fold(self) -> None:
         """Unfolds or folds the thinking of the selected or last answer, or a long message."""

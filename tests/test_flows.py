@@ -210,6 +210,30 @@ async def test_what_is_seen_of_a_conversation_is_counted_and_one_alone_opens_at_
         assert not pilot.app.screen.is_modal
 
 
+async def test_what_can_be_done_with_a_selected_message_is_said():
+    async with scripted(Scripted("Yes.")) as pilot:
+        composer = pilot.app.composer
+        await say(pilot, "Is it?")
+        await say(pilot, "And now?")
+        await press(pilot, "alt+up")
+        await until(lambda: "Ctrl+R answers anew · Alt+C copies" in str(composer.border_subtitle))
+        await press(pilot, "alt+up", "alt+up", "alt+up")
+        await until(lambda: str(composer.border_subtitle).startswith("Up edits"))
+        await press(pilot, "up")
+        assert "what follows stays in the version before" in str(composer.border_title)
+        await press(pilot, "escape", "escape")
+        await until(lambda: "Enter sends" in str(composer.border_subtitle))
+
+
+async def test_thinking_is_not_offered_where_the_model_has_none():
+    engine = Scripted("Yes.")
+    for engine.model.knows_thinking in (True, False):
+        async with scripted(engine, (80, 40)) as pilot:
+            await press(pilot, "f3")
+            await seen(pilot, "Speculation")
+            assert ("as the model likes" in screen_text(pilot)) == engine.model.knows_thinking
+
+
 # Keys and commands
 
 
@@ -286,7 +310,7 @@ async def test_parameters_belong_to_the_conversation(store):
         assert engine.asked[-1].sampling.temp == 0.6
         await say(pilot, "/open tea")
         await until(lambda: pilot.app.session.title == "What is tea?")
-        await until(lambda: not pilot.app.screen.is_modal)
+        await seen(pilot, "This conversation keeps its own values: temp 0.25.")
         await say(pilot, "More.")
         assert engine.asked[-1].sampling.temp == 0.25
 

@@ -83,7 +83,7 @@ class Composer(TextArea):
         # Terminals that cannot report Shift+Enter send a plain Enter for it; Ctrl+J always arrives.
         self._send_keys = keys_of("send", keys)
         self._new_line_keys = keys_of("new_line", keys)
-        self.border_subtitle = _hints(keys)
+        self.border_subtitle = self._usual_hint = _hints(keys)
         self._counter = ""
         self._folder = folder or Path.cwd()
         self._completions = Completions(self._take)
@@ -94,6 +94,7 @@ class Composer(TextArea):
         self.sent = History()
         self.pastes = Pastes()
         self.editing: object = None
+        self._has_later = False
 
     def on_mount(self) -> None:
         self.screen.mount(self._completions)
@@ -108,16 +109,21 @@ class Composer(TextArea):
         self._counter = text
         self._entitle()
 
+    def show_hint(self, hint: str) -> None:
+        """Shows in the border what keys do at present; "" is what they do otherwise."""
+        self.border_subtitle = hint or self._usual_hint
+
     def restore(self, text: str) -> None:
         """Puts back a message that was not answered, before whatever was written since."""
         text = self._fitting(text)
         self._write(text if not self.text else f"{text}\n{self.text}")
 
-    def edit_message(self, text: str, message: object) -> None:
-        """Lets the user write an older message anew; Esc brings back what was being written."""
+    def edit_message(self, text: str, message: object, *, has_later: bool = False) -> None:
+        """Lets the user write an older message anew; Esc brings back what was being written.
+        has_later: other questions follow it."""
         if self.editing is None:
             self._draft = self.text
-        self.editing = message
+        self.editing, self._has_later = message, has_later
         self.add_class("-editing")
         self._entitle()
         self._write(self._fitting(text))
@@ -375,7 +381,8 @@ class Composer(TextArea):
             super()._recompute_cursor_offset()  # type: ignore[no-untyped-call]
 
     def _entitle(self) -> None:
-        editing = "editing, Esc leaves it" if self.editing is not None else ""
+        stays = "what follows stays in the version before, " if self._has_later else ""
+        editing = f"editing: {stays}Esc leaves it" if self.editing is not None else ""
         self.border_title = " · ".join(part for part in (editing, self._counter) if part)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.geometry import Size
+from textual.message import Message as Event
 from textual.widget import Widget
 
 from .answer import Answer
@@ -43,6 +45,12 @@ class Conversation(VerticalScroll):
     }
     """
 
+    @dataclass
+    class Selected(Event):
+        """Another message is selected, or none."""
+
+        message: Message | None
+
     def __init__(self) -> None:
         super().__init__()
         self._head = Vertical()
@@ -76,7 +84,7 @@ class Conversation(VerticalScroll):
 
     async def clear(self) -> None:
         """Takes all messages away."""
-        self.selected = None
+        self.deselect()
         self._older, self._first_seen = [], None
         await self._column.remove_children()
 
@@ -156,6 +164,7 @@ class Conversation(VerticalScroll):
         if self.selected is not None:
             self.selected.remove_class("-selected")
             self.selected = None
+            self.post_message(self.Selected(None))
 
     def on_click(self, event: events.Click) -> None:
         """Selects what was clicked, unless the mouse selected text."""
@@ -181,6 +190,7 @@ class Conversation(VerticalScroll):
     def _select(self, message: Message) -> None:
         self.selected = message
         message.add_class("-selected")
+        self.post_message(self.Selected(message))
 
     def _fill(self) -> None:
         """Has older messages mounted if the reader is less than a page below the oldest."""
