@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,6 +63,7 @@ class Session:
         self._retry_at = float("-inf")
         self._answer: int | None = None
         self._turn: _Turn | None = None
+        self.parted = False  # whether another window had gone on from where the last question is
         self._saved_at, self._unsaved_chars = float("-inf"), 0
         self._open = OpenConversation(Tree())
         self.set_system(system)
@@ -308,15 +310,23 @@ class Session:
         self._answer = self._turn = None
 
     def _ask(self, text: str, parent: int | None) -> Message:
+        met = self._meet(parent)
         known = len(self._tree.messages)
         question = self._tree.add(self._message("user", text, parent))
         is_new = len(self._tree.messages) > known
         self._turn = _Turn(question.id, self._tree.leaf, question, is_new)
+        self.parted = met and is_new
         self._tree.look_at(question.id)
         self._open.changed(question.id)
         self._open.title = self._open.title or title_of(text)
         self._save(force=True)
         return question
+
+    def _meet(self, parent: int | None) -> bool:
+        """Whether other windows have gone on from there since, whose messages are here then."""
+        with suppress(StoreError):  # it cannot be known now, and both are kept anyway
+            return self.store is not None and self._open.meet(self.store, parent)
+        return False
 
     def _unask(self, *, question_too: bool = True) -> str | None:
         turn, self._turn = self._turn, None

@@ -54,6 +54,7 @@ SAVED_AGAIN_S = 1.0
 KEPT_EVERY_S = 0.25
 TERMINATED = 128 + signal.SIGTERM
 LOOPING = "stopped: it repeats itself"
+PARTED = "Another window has gone on from here, too. Both are kept; {} shows the other."
 BUSY_ANSWERING = "The answer is still coming; Esc stops it."
 BUSY_QUEUED = "A message waits already; Esc takes it back."
 
@@ -206,6 +207,9 @@ class ChatApp(KeysInOrder, LoadingActions):
         else:
             asked = self.session.ask(question)
         self.keep_unsent()
+        if self.session.parted:
+            by = [*map(key_name, keys_of("switch_branch(-1)", self.keys)), "/branch"][0]
+            self.notify(PARTED.format(by), timeout=8)
         message = UserMessage(question, message_id=asked.id)
         await self.conversation.add(message)
         self.show_version(message)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 
 import pytest
-from flowcases import Scripted, answers, notices, press, say, scripted, seen
+from flowcases import Scripted, answers, notices, opened, press, say, scripted, seen, setup_of
 from rich.console import Console
 from screencases import screen_text, until
+from storecases import kept, said, talk, turn
 
+from specfit.app.session import Session
 from specfit.app.store import Unsent
 from specfit.app.unsent import UnsentText
 from specfit.app.widgets.user_message import UserMessage
@@ -43,8 +45,8 @@ async def test_the_open_conversation_leaves_the_screen_as_it_is_deleted(store):
         assert "/branch: no message has other versions" in notices(pilot)
         await press(pilot, "ctrl+c")
         await say(pilot, "Q2")
-        said = [message["content"] for message in engine.asked[-1].messages]
-        assert said == ["Be brief.", "Q2"]
+        asked = [message["content"] for message in engine.asked[-1].messages]
+        assert asked == ["Be brief.", "Q2"]
 
 
 async def test_nothing_said_has_no_title(store):
@@ -69,6 +71,31 @@ async def test_a_message_that_is_not_there_any_more_is_told_and_the_text_stays(k
         assert pilot.app.composer.text == ("Q2" if "enter" in keys else "")
         await press(pilot, "ctrl+n")
         await say(pilot, "Q3")
+
+
+# What another window does
+
+
+async def test_a_conversation_that_goes_on_in_two_windows_parts_and_says_so(store):
+    tea = talk(store, "What is tea?", "A drink.")
+    mine, theirs = Session(store), Session(store)
+    for session in (mine, theirs):
+        session.open(tea)
+    turn(theirs, "And coffee?", "Another.")
+    async with opened(setup_of(Scripted("Red.").load, mine)) as pilot:
+        await say(pilot, "And wine?")
+        assert notices(pilot) == [
+            "Another window has gone on from here, too. Both are kept; Alt+Left shows the other."
+        ]
+        await seen(pilot, "version 2/2")
+        await say(pilot, "Why?")
+        assert len(notices(pilot)) == 1
+        await press(pilot, "alt+left")
+        await until(lambda: answers(pilot) == ["A drink.", "Another."])
+        await say(pilot, "Which?")
+        assert len(notices(pilot)) == 1
+    assert said(mine) == kept(mine)
+    assert said(mine) == ["What is tea?", "A drink.", "And coffee?", "Another.", "Which?", "Red."]
 
 
 # What is no file

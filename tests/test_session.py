@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from storecases import answer, kept, said, turn
+from storecases import answer, kept, said, talk, turn
 
 from specfit.app.session import Session
 from specfit.app.store import (
@@ -355,3 +355,35 @@ def test_a_turn_before_that_is_too_long_itself_or_has_no_answer_is_left_out() ->
     begun = path_of("word " * 10, "", "Well then?")
     messages, dropped = model_messages(begun, str, words, 5)
     assert ([one["content"] for one in messages], dropped) == (["Well then?"], 1)
+
+
+def test_what_another_window_said_below_the_same_message_is_a_version_here(store, clock):
+    tea = talk(store, "What is tea?", "A drink.")
+    here, there = Session(store, clock=clock), Session(store, clock=clock)
+    here.open(tea)
+    there.open(tea)
+    turn(there, "And coffee?", "Another.")
+    there.ask("And milk?")
+    there.begin_answer()  # grows on
+    question, _ = turn(here, "And wine?", "Red.")
+    assert here.parted
+    assert here.branch(question.id) == (2, 2)
+    assert here.switch_branch(question.id, -1)
+    assert said(here)[2:] == ["And coffee?", "Another.", "And milk?"]
+    here.switch_branch(here.path[2].id, 1)
+    turn(here, "And water?", "Clear.")
+    assert not here.parted
+    assert said(here) == kept(here)
+    assert len(store.messages(tea)) == 2 + 4 + 4
+
+
+def test_the_same_question_in_two_windows_is_one(store, clock):
+    tea = talk(store, "What is tea?", "A drink.")
+    here, there = Session(store, clock=clock), Session(store, clock=clock)
+    here.open(tea)
+    there.open(tea)
+    turn(there, "And coffee?", "Another.")
+    _, answered = turn(here, "And coffee?", "A bean.")
+    assert not here.parted
+    assert here.branch(answered.id) == (2, 2)
+    assert len(store.messages(tea)) == 5

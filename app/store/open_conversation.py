@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from .store import Store
@@ -94,6 +95,24 @@ class OpenConversation:
         self._growing.discard(message)
         if (row := self._rows.pop(message, None)) is not None:
             self._discarded.append(row)
+
+    def meet(self, store: Store, parent: int | None) -> bool:
+        """Takes in what other windows have said, if any of it follows `parent`; whether it does.
+        Answers that grow are left to them. Raises StoreError."""
+        above = None if parent is None else self._rows.get(parent)
+        is_there = self.row is not None and (parent is None or above is not None)
+        if self.row is None or not is_there or self.is_of_another_file(store):
+            return False
+        known = {*self._rows.values(), *self._discarded}
+        if store.following(self.row, above) <= known:
+            return False
+        ours: dict[int | None, int | None] = {row: one for one, row in self._rows.items()}
+        ours[None] = None
+        for one in store.messages(self.row):
+            if one.id not in known and one.status != GROWING and one.parent in ours:
+                ours[one.id] = self.tree.add(replace(one, parent=ours[one.parent])).id
+        self._rows = {one: row for row, one in ours.items() if row is not None and one is not None}
+        return True
 
     def save(self, store: Store) -> None:
         """Brings the store up to the tree. Raises StoreError; what was not saved remains noted."""

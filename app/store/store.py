@@ -159,6 +159,15 @@ class Store:
             for id_, parent, role, content, status, created, key, meta in rows
         ]
 
+    def following(self, conversation: int, message: int | None) -> set[int]:
+        """The rows of all finished messages that follow one, of any window."""
+        with self._file.reading() as db:
+            rows = db.execute(
+                "SELECT id FROM message WHERE conversation = ? AND parent IS ? AND key IS NOT NULL",
+                (conversation, message),
+            )
+            return {row for (row,) in rows}
+
     def add(self, conversation: int, message: Message) -> int:
         """Adds a message below the row `message.parent`, as the new leaf, and returns its row."""
         rows = {message.parent: message.parent} if message.parent is not None else {}
