@@ -143,7 +143,6 @@ async def test_commands_do_what_they_say(bundled_engine, tmp_path):
         ("/import /nowhere.json", "/nowhere.json"),
         ("/export tea.txt", ".md or .json"),
         ("/branch 3", "no message has other versions"),
-        ("read @/nowhere/at/all.txt", "nowhere"),
     ],
 )
 async def test_what_cannot_be_done_is_told_and_stays_in_the_input(bundled_engine, typed, told):
