@@ -255,7 +255,7 @@ async def test_bars_and_strips_are_seen(monkeypatch):
         assert len({style for text, style in bar if "━" in text}) == 2
         shown = "".join(text for text, _ in await look(pilot, strip))
         assert "▁█" in shown
-        assert "█████░░░░░" in "".join(text for text, _ in await look(pilot, meters))
+        assert "████░░░░" in "".join(text for text, _ in await look(pilot, meters))
 
 
 async def test_selected_text_and_the_cursor_are_seen():

@@ -416,8 +416,8 @@ def test_a_batch_begins_from_what_its_lines_have_in_common(command, file: Path, 
     reused: list[int] = []
     begin = Generation.begin
 
-    def watched(generation: Generation, line: object) -> None:
-        begin(generation, line)  # type: ignore[arg-type]
+    def watched(generation: Generation, line: object, lines: int) -> None:
+        begin(generation, line, lines)  # type: ignore[arg-type]
         reused.append(generation.report.reused_tokens)
 
     monkeypatch.setattr(Generation, "begin", watched)
