@@ -142,6 +142,10 @@ class CycleCost:
         return replace(self, rows_ms=rows_ms, switch_ms=0.0, context_ms=None)
 
 
+# Unions that are nearer to each other, in experts, tell nothing of what an expert costs.
+LEAST_APART = 0.1
+
+
 def cost_from_points(
     points: Sequence[CostPoint],
     *,
@@ -174,6 +178,8 @@ def cost_from_points(
         here = sorted((p for p in points if p.rows == rows), key=lambda p: p.union)
         low, high = here[0], here[-1]
         ms, spread = low.ms, (high.union - low.union) * weight
+        if high.union - low.union < LEAST_APART:
+            ms, spread = (low.ms + high.ms) / 2, 0.0
         if spread > 0 and high.ms < low.ms:  # by noise: experts cost nothing
             ms, price = (low.ms + high.ms) / 2, 0.0
         elif spread > 0:

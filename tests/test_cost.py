@@ -132,6 +132,12 @@ def test_no_profile_makes_a_cycle_free(data: st.DataObject) -> None:
             assert verify_ms(cost, count, union) > 0
 
 
+def test_unions_that_are_all_but_equal_tell_no_price_of_an_expert() -> None:
+    cost = tables([CostPoint(1, 8, 1.0), CostPoint(2, 8.0, 1.0), CostPoint(2, 8 + 1e-9, 4.0)])
+    assert cost.expert_ms.max() == 0
+    assert verify_ms(cost, 2, 100) == pytest.approx(2.5)
+
+
 @pytest.mark.parametrize("points", [[], [CostPoint(2, 8, 5.0)], [CostPoint(0, 0, 1.0)]])
 def test_needs_a_measurement_of_one_row(points: list[CostPoint]) -> None:
     with pytest.raises(ValueError, match="one row"):
