@@ -35,7 +35,7 @@ KEYS = (
     Key("send", ("enter",), "Send the message", composer=True),
     Key("new_line", ("shift+enter", "alt+enter", "ctrl+j"), "Begin a new line", composer=True),
     Key("stop", ("escape",), "Stop and keep the answer; close what is open"),
-    Key("interrupt", ("ctrl+c",), "Copy the selection, stop, empty, or leave"),
+    Key("interrupt", ("ctrl+c",), "Copy the selection, close, stop, empty, or leave"),
     Key("regenerate", ("ctrl+r",), "Answer the last message once more"),
     Key("new_chat", ("ctrl+n",), "Begin a new conversation"),
     Key("open_conversation", ("ctrl+o",), "Open an earlier conversation"),
