@@ -74,6 +74,9 @@ class ConversationActions(ViewActions):
             return
         path = Path(file).expanduser()
         with about(path):
+            # A pipe would be waited for.
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise AppError(f"/import: {path} is not an ordinary file")
             text = path.read_text(encoding="utf-8", errors="replace")
         try:
             conversation, added = import_json(self._store(), text)

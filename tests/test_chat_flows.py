@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 
 import pytest
 from test_chat_tui import answered, ask, chat, mark_of, press, until
@@ -153,6 +154,15 @@ async def test_what_cannot_be_done_is_told_and_stays_in_the_input(bundled_engine
         assert told in notified[0]
         assert pilot.app.query_one(Composer).text == typed
         assert not answers(pilot)
+
+
+async def test_a_pipe_is_not_waited_for(bundled_engine, tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    async with chat(bundled_engine, max_tokens=3) as pilot:
+        notified = []
+        pilot.app.notify = lambda message, **_: notified.append(message)
+        await say(pilot, f"/import {tmp_path / 'pipe.json'}")
+        assert "not an ordinary file" in notified[0]
 
 
 async def test_a_file_goes_with_the_message(bundled_engine, tmp_path):
