@@ -125,8 +125,7 @@ def speed(advice: Advice) -> str:
 def read_from_host(model: Recommended, plan: Plan) -> int:
     """Bytes of weights in host memory that one token needs, but for its row of the embeddings."""
     weights, placement = model.weights, plan.placement
-    n = len(weights.layers)
-    first = max(0, n + 1 - placement.gpu_layers) if placement.gpu_layers else n
+    first = placement.first_gpu_layer(len(weights.layers))
     experts = sum(weights.experts[: max(first, placement.n_cpu_moe)])
     output = 0 if placement.gpu_layers else weights.output
     return sum(weights.layers[:first]) + experts * EXPERTS_USED // EXPERTS + output

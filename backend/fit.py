@@ -175,7 +175,7 @@ def _even(total: int, n: int) -> tuple[int, ...]:
 
 def _parts(weights: Weights, needs: Needs, placement: Placement) -> tuple[Part, ...]:
     n, layers = len(weights.layers), placement.gpu_layers
-    first = max(0, n + 1 - layers) if layers else n
+    first = placement.first_gpu_layer(n)
     experts = [i >= max(first, placement.n_cpu_moe) for i in range(n)]
     on_gpu = sum(size for size, here in zip(weights.experts, experts, strict=True) if here)
     output = weights.output if layers else 0

@@ -28,13 +28,17 @@ class Placement:
     n_cpu_moe: int
     split: tuple[float, ...] = ()
 
+    def first_gpu_layer(self, n_layers: int) -> int:
+        """Of so many, the first whose attention is on a GPU; n_layers if none is."""
+        return max(0, n_layers + 1 - self.gpu_layers) if self.gpu_layers else n_layers
+
     def expert_layer_weights(self, n_layers: int) -> list[float]:
         """What an expert of each layer costs, relative to others: nothing where it lies on the GPU.
 
         Where all layers are alike, all count, and the measured price says how much.
         """
-        first_gpu_layer = max(0, n_layers + 1 - self.gpu_layers) if self.gpu_layers else n_layers
-        on_host = [layer < self.n_cpu_moe or layer < first_gpu_layer for layer in range(n_layers)]
+        first = max(self.n_cpu_moe, self.first_gpu_layer(n_layers))
+        on_host = [layer < first for layer in range(n_layers)]
         return [1.0] * n_layers if not any(on_host) else [float(host) for host in on_host]
 
 
