@@ -198,8 +198,10 @@ class Engine:
         room = min(line.room for line in lines)
         roots = [turn.root for turn in turns]
         drafting = room > 0 and all(line.tracking for line in lines)
-        waiting = sum(line.drafter.waiting for line in lines if line.drafter is not None)
-        drafting = drafting and policy.begin(context, roots, waiting)
+        waiting = 0
+        if drafting:
+            waiting = sum(line.drafter.waiting for line in lines if line.drafter is not None)
+            drafting = policy.begin(context, roots, waiting)
         if len(turns) == 1 and not drafting:
             return self._plain_cycle(begun, turns[0], policy)
         for turn in turns:

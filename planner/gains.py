@@ -20,6 +20,7 @@ from .tree import FloatArray
 # squared).
 MEMORY, PRECISION = 800.0, 40.0
 _PRIOR, _DEVIATIONS = np.array([0.0, 1.0]), np.array([0.2, 0.5])
+_NAMES = ("first", "further")
 
 
 class Gains:
@@ -58,6 +59,3 @@ class Gains:
         design: FloatArray = np.stack([np.ones(len(x)), x], axis=1)
         self._lines[further].learn(design, y, np.full(len(x), PRECISION))
         self._news[further].clear()
-
-
-_NAMES = ("first", "further")

@@ -104,8 +104,12 @@ class Planned:
     def reads_states(self) -> bool:
         return self._forecasting
 
+    @property
+    def _may_draft(self) -> bool:
+        return self.rule.may_draft(self._planning_ms[False])
+
     def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
-        if not self.rule.may_draft(self._planning_ms[False]):
+        if not self._may_draft:
             return False
         self._turn_to(lines)
         look_ms = self._spent_ms([(0,)]) + prompt * self._overheads.position_ms
@@ -128,7 +132,7 @@ class Planned:
         self._levels_drafted, self._trial = (), False
         self._hopes.clear()
         self._newest = self._folded = self._wider = None
-        if not self.rule.may_draft(self._planning_ms[False]):
+        if not self._may_draft:
             return False
         self._rate = self.rule.rate
         self._forecasting = self._forecast_pays()
@@ -240,7 +244,7 @@ class Planned:
     def reason(self, *, begun: bool) -> Reason:
         if self._lines >= self.max_rows:
             return Reason("planned", 0, end="rows")
-        if not begun and self.rule.may_draft(self._planning_ms[False]):
+        if not begun and self._may_draft:
             return Reason("resting")
         if not begun or not self._hopes:
             surest, plain_ms = self.rule.surest(self._planning_ms[False])
@@ -284,11 +288,12 @@ class Planned:
     def _best_first(self, hopes: Sequence[float]) -> tuple[float, int, float]:
         """The gain of first drafts behind the most promising lines, which bring no experts; how
         many they are, and the tokens hoped for."""
+        plain = self._worth(self._lines, self._plain_ms(self._rows_before))
         best: tuple[float, int, float] | None = None
         hoped = 0.0
         for n, hope in enumerate(sorted(hopes, reverse=True)[: self.max_rows - self._lines], 1):
             hoped += hope
-            gain = self._first_gain(n, hoped)
+            gain = self._worth(self._lines + hoped, self._first_ms(n)) - plain
             if best is None or gain > best[0]:
                 best = gain, n, hoped
         assert best is not None  # else no draft may be
@@ -299,11 +304,6 @@ class Planned:
         rows = min(self._lines + n, self.max_rows)
         verify_ms = self.live.verify_ms(rows, self._root_union, self._context, self._rows_before)
         return verify_ms + self._spent_ms([(0,) * n])
-
-    def _first_gain(self, n: int, hoped: float) -> float:
-        """What such a cycle gains over a plain one, if so many tokens come of it."""
-        plain = self._worth(self._lines, self._plain_ms(self._rows_before))
-        return self._worth(self._lines + hoped, self._first_ms(n)) - plain
 
     def _plain_ms(self, rows_before: int) -> float:
         """A decode of the roots alone."""
