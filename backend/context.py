@@ -18,13 +18,13 @@ from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from specfit.planner import DraftTree, FloatArray, IntArray
 
 from . import library
 from .errors import SpecfitError
+from .hostmemory import host_memory
 from .model import Model
 from .observer import Observer
 from .runtime import Runtime
@@ -201,7 +201,7 @@ class Context:
         if not self._keeps_all(line):
             raise SpecfitError("this model keeps no state of every token")
         size = llama.llama_state_seq_get_size(self.handle, line)
-        if size > psutil.virtual_memory().available:
+        if size > host_memory().free:
             raise SpecfitError(f"its {size / 2**20:.0f} MiB are more memory than is free")
         state = np.empty(size, np.uint8)
         place = state.ctypes.data_as(_BYTES)

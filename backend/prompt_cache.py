@@ -23,7 +23,6 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 
@@ -32,6 +31,7 @@ from specfit.models.weights import checkpoint_files
 
 from .cache import identity
 from .errors import SpecfitError
+from .hostmemory import host_memory
 from .line import Line
 from .runtime import Runtime
 
@@ -174,7 +174,7 @@ class PromptCache:
                 if begin and begin != _OURS:
                     self._writes = False  # somebody's text, by a slip of the hand
                     raise Unusable("was not made by SpecFit")
-                if size > psutil.virtual_memory().available:
+                if size > host_memory().free:
                     raise Unusable(f"takes {_mib(size)} of memory, more than is free")
                 return begin + file.read()
         except FileNotFoundError:
