@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cost import CycleCost
-from .experts import Bitsets, best, n_words, sizes, union_per_layer, unpack
+from .experts import Bitsets, best, n_words, sizes, unpack
 from .probe import RANK, fit_probe, random_projection
 from .tokentable import CERTAIN, FAMILIARITIES, Floats, TokenTable
 from .trace import TracedText
@@ -70,11 +70,6 @@ class ExpertForecast:
     def only(self, keep: NDArray[np.bool_]) -> ExpertForecast:
         """Of the nodes of keep [n]."""
         return ExpertForecast(self.sets[keep], self.unforeseen[keep])
-
-    def weighted_union(self, keep: NDArray[np.bool_], layer_weights: FloatArray) -> float:
-        """Sum over layers of weight times union, of the nodes of keep [n]."""
-        union = union_per_layer(self.sets[keep])
-        return float(layer_weights @ union + self.unforeseen[keep].sum())
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from specfit.planner import CostPoint
+import numpy as np
+
+from specfit.planner import CostPoint, ExpertForecast, FloatArray, union_per_layer
 
 # A few rows of a machine that computes experts on the CPU, streams them from 32 rows on.
 MEASURED = [
@@ -16,3 +18,9 @@ MEASURED = [
     CostPoint(32, 8, 131.0),
     CostPoint(32, 45.0, 711.0),
 ]
+
+
+def foreseen_union(forecast: ExpertForecast, keep: np.ndarray, layer_weights: FloatArray) -> float:
+    """Weighted union of the nodes of keep [n], where no experts are cached."""
+    union = union_per_layer(forecast.sets[keep])
+    return float(layer_weights @ union + forecast.unforeseen[keep].sum())

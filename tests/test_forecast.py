@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from costcases import foreseen_union
 from numpy.typing import NDArray
 
 from specfit.planner import DraftTree, ExpertForecast, Forecast, pack, union_per_layer
@@ -146,7 +147,7 @@ def growth(forecast: Forecast, tree: DraftTree) -> float:
     everyone = np.ones(len(tree), np.bool_)
     root = np.arange(len(tree)) == 0
     return forecast.scale * (
-        expected.weighted_union(everyone, weights) - expected.weighted_union(root, weights)
+        foreseen_union(expected, everyone, weights) - foreseen_union(expected, root, weights)
     )
 
 
@@ -273,5 +274,6 @@ def test_a_likeness_brings_nothing_new() -> None:
     expected = ExpertForecast(pack(np.array([[[1, 2]], [[3, 4]]]), 128), np.array([0.0, 2.0]))
     wider = expected.with_likenesses(np.array([1]))
     everyone, weights = np.ones(3, np.bool_), np.ones(1)
-    assert wider.weighted_union(everyone, weights) == expected.weighted_union(everyone[:2], weights)
+    narrow = foreseen_union(expected, everyone[:2], weights)
+    assert foreseen_union(wider, everyone, weights) == narrow
     assert union_per_layer(wider.sets).tolist() == [4]

@@ -10,6 +10,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from costcases import foreseen_union
 from searchcases import small_problem
 from tracecases import LAYERS, made_up_trace
 
@@ -113,7 +114,7 @@ class Explaining(Planned):
         spent = self._spent_ms(self._levels_drafted[: max(1, int(drafts.tree.depths[-1]))])
         if drafts.forecast is None:
             return spent + drafts.by_rows.verify_ms(rows, 0.0)
-        union = drafts.forecast.weighted_union(keep, self.beliefs.layer_weights)
+        union = foreseen_union(drafts.forecast, keep, self.beliefs.layer_weights)
         return spent + drafts.by_experts.verify_ms(rows, union)
 
     def check_planned(self, reason: Reason, committed: float) -> None:
