@@ -14,6 +14,7 @@ from .bench_jobs import (
     compare_lines,
     fit,
     mode_names,
+    parse_modes,
     replay,
     trace,
 )
@@ -23,7 +24,6 @@ from .options import (
     ModelChoice,
     SamplingChoice,
     measured_model_options,
-    parse_spec,
     predict_option,
     sampling_options,
 )
@@ -128,14 +128,24 @@ def bench(
     elif trace_path is not None:
         trace(source, trace_path, choice, sampling_choice, predict)
     else:
-        names = mode_names(DEFAULT_MODES if modes is None else modes)
-        if any("@" in name for name in names):
+        wanted = DEFAULT_MODES if modes is None else modes
+        if "@" in wanted:
             if audit or plot_path is not None:
                 raise AppError("--audit and --plot are of single answers; leave MODE@N out")
-            compare_lines(source, names, repeat, choice, sampling_choice, predict, outputs)
+            compare_lines(
+                source, mode_names(wanted), repeat, choice, sampling_choice, predict, outputs
+            )
             return
-        specs = [parse_spec(name) for name in names]
-        compare(source, specs, repeat, choice, sampling_choice, predict, outputs, audit=audit)
+        compare(
+            source,
+            parse_modes(wanted),
+            repeat,
+            choice,
+            sampling_choice,
+            predict,
+            outputs,
+            audit=audit,
+        )
 
 
 def _refuse_options_of_other_jobs() -> None:

@@ -243,6 +243,14 @@ def mode_names(text: str) -> list[str]:
     return names
 
 
+def mode_and_lines(name: str) -> tuple[str, int]:
+    """MODE or MODE@N, N texts at a time; 0 for what is no number."""
+    mode, sign, lines = name.partition("@")
+    if not sign:
+        return mode, 1
+    return mode, int(lines) if lines.isascii() and lines.isdigit() and len(lines) < 4 else 0
+
+
 def sound_prompts(path: Path) -> list[Prompt]:
     """The prompts of `path`; raises AppError if a line is unsound or there is none."""
     lines = read_prompts(path)

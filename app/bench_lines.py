@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from .bench_jobs import mode_and_lines
 from .bench_runs import WARM_UP_TOKENS
+from .bench_table import headed
 from .entry import AppError
 from .interrupts import Interrupts
 from .options import parse_spec
@@ -49,13 +51,12 @@ def parse_lines_modes(names: Sequence[str]) -> list[LinesMode]:
 
 
 def _parse(name: str) -> LinesMode:
-    mode, sign, lines = name.partition("@")
-    if not sign or lines == AUTO:
-        return LinesMode(parse_spec(mode), None if sign else 1)
-    sound = lines.isascii() and lines.isdigit() and 1 <= int(lines[:4]) <= MOST_LINES
-    if not sound:
+    if name.endswith(f"@{AUTO}"):
+        return LinesMode(parse_spec(name.removesuffix(f"@{AUTO}")), None)
+    mode, lines = mode_and_lines(name)
+    if not 1 <= lines <= MOST_LINES:
         raise AppError(f"--modes {name!r}: write MODE@N, N from 1 to {MOST_LINES}, or MODE@{AUTO}")
-    return LinesMode(parse_spec(mode), int(lines))
+    return LinesMode(parse_spec(mode), lines)
 
 
 @dataclass(frozen=True)
@@ -220,22 +221,22 @@ def _summarise(name: str, mode: int, rounds: Sequence[Sequence[Pass]]) -> LinesR
 def lines_table(results: Sequence[LinesResult]) -> Table:
     """One row a mode. Means per cycle; times in milliseconds."""
     first = results[0].mode
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("\nmode", no_wrap=True)
-    for heading in (
-        "\ntok/s",
-        f"vs\n{first}",
-        "decoding\ntok/s",
-        f"vs\n{first}",
-        "accept.\nlength",
-        "\nlines",
-        "\nrows",
-        "\nunion",
-        "cycle\npred.",
-        "ms\nmeas.",
-        "same\ntext",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = headed(
+        ["\nmode"],
+        (
+            "\ntok/s",
+            f"vs\n{first}",
+            "decoding\ntok/s",
+            f"vs\n{first}",
+            "accept.\nlength",
+            "\nlines",
+            "\nrows",
+            "\nunion",
+            "cycle\npred.",
+            "ms\nmeas.",
+            "same\ntext",
+        ),
+    )
     for one in results:
         table.add_row(
             one.mode,

@@ -20,6 +20,7 @@ from specfit.planner.lab import MAX_ROWS, ORACLE, PARTS, STATIC, Lab
 from specfit.planner.replay import Cache
 
 from .bench_audit import Predictions
+from .bench_jobs import mode_and_lines
 from .bench_replay_result import ProfileReplay, Replayed, TraceReplay, summarise_replay
 from .bench_residency import cached_machine, hits_of_trace, name_of, rule_of
 from .bench_result import baseline_index
@@ -44,7 +45,7 @@ class Job:
 def parse_replay_modes(names: Sequence[str] | None) -> tuple[str, ...]:
     """The modes of these names, by default all; raises AppError for one that is unknown."""
     for name in names or ():
-        mode, lines = _mode_and_lines(name)
+        mode, lines = mode_and_lines(name)
         try:
             if mode not in (ORACLE, STATIC):
                 Spec.parse(mode)
@@ -56,14 +57,6 @@ def parse_replay_modes(names: Sequence[str] | None) -> tuple[str, ...]:
                 f"{ORACLE} and {STATIC} know one"
             )
     return MODES if names is None else tuple(names)
-
-
-def _mode_and_lines(name: str) -> tuple[str, int]:
-    """MODE or MODE@N, N texts at a time; 0 for what is no number."""
-    mode, sign, lines = name.partition("@")
-    if not sign:
-        return mode, 1
-    return mode, int(lines) if lines.isascii() and lines.isdigit() and len(lines) < 4 else 0
 
 
 def title_of(path: Path, found: TraceReplay) -> str:
@@ -199,7 +192,7 @@ def _done(job: Job) -> tuple[Job, tuple[Replayed, Predictions]]:
     elif shape is not None:
         cycles = lab.take_fixed(shape, cost, cache)
     else:
-        mode, lines = _mode_and_lines(job.mode)
+        mode, lines = mode_and_lines(job.mode)
         cycles = lab.take(mode, cost, lines=lines, cache=cache)
     result = summarise_replay(job.without or job.mode, cycles, len(lab.layer_weights))
     predictions = Predictions.of_replayed(cycles, len(lab.layer_weights))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from .bench_replay_result import ProfileReplay, Replayed, TraceReplay
+from .bench_table import headed
 
 
 def replay_table(found: TraceReplay) -> Table:
@@ -27,9 +28,7 @@ def _side_by_side(
     heading: str, found: TraceReplay, columns: Sequence[Sequence[Replayed]], baseline: str | None
 ) -> Table:
     """Ratios; of the baseline its tokens per second."""
-    table = _empty(heading)
-    for profile in found.profiles:
-        table.add_column(profile.profile, justify="right", no_wrap=True)
+    table = headed([heading], [profile.profile for profile in found.profiles])
     for row in zip(*columns, strict=True):
         cells = [
             f"{one.tokens_per_second:.1f}/s" if one.mode == baseline else f"{one.ratio:.3f}x"
@@ -40,24 +39,25 @@ def _side_by_side(
 
 
 def _in_detail(profile: ProfileReplay, baseline: str) -> Table:
-    table = _empty("\nmode")
-    for heading in (
-        "\ntok/s",
-        f"vs\n{baseline}",
-        "accept.\nlength",
-        "\nrows",
-        "\nlev.",
-        "\nunion",
-        "cycles\ndraft.",
-        "\nseen",
-        "tokens\npred.",
-        "\nmeas.",
-        "union\npred.",
-        "\nmeas.",
-        "cycle\npred.",
-        "ms\nmeas.",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = headed(
+        ["\nmode"],
+        (
+            "\ntok/s",
+            f"vs\n{baseline}",
+            "accept.\nlength",
+            "\nrows",
+            "\nlev.",
+            "\nunion",
+            "cycles\ndraft.",
+            "\nseen",
+            "tokens\npred.",
+            "\nmeas.",
+            "union\npred.",
+            "\nmeas.",
+            "cycle\npred.",
+            "ms\nmeas.",
+        ),
+    )
     for one in profile.modes:
         table.add_row(
             one.mode,
@@ -81,9 +81,3 @@ def _in_detail(profile: ProfileReplay, baseline: str) -> Table:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def _empty(first: str) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True)
-    return table

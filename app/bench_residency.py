@@ -26,6 +26,7 @@ from specfit.planner.caching import (
 from specfit.planner.residency import UPLOAD_USES, Rule
 from specfit.planner.trace import Trace
 
+from .bench_table import headed
 from .entry import AppError
 
 # A model of Qwen3-30B-A3B's shape (48 layers, Q4_K), a part of its experts on an H200 through a
@@ -135,15 +136,12 @@ def _of_policy(share: float, drafts: int, policy: str, hits: Hits, *, even: bool
 def hits_table(found: Sequence[PolicyHits]) -> Table:
     """One row a share and kind of decode; of chains a second one, by the experts of a decode. Of
     Bel.: our share of Belady's hits. even: with as many slots in every layer."""
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("experts\ncached", no_wrap=True)
-    table.add_column("\nhits among", no_wrap=True)
-    for heading in (
+    headings = (
         *("\nLRU", "\nLFU", "\nours", "\nBelady", "of\nBel."),
         *("even:\nours", "\nBelady", "of\nBel."),
         *("loads a\ntok.: LRU", "\nours", "\nBelady"),
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
+    )
+    table = headed(("experts\ncached", "\nhits among"), headings)
     by_place = {(one.share, one.drafts, one.policy, one.even): one for one in found}
     places = dict.fromkeys((one.share, one.drafts) for one in found)
     for share, drafts in sorted(places):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 
@@ -10,25 +10,35 @@ from .bench_audit import Audit, Estimate
 from .bench_result import ModeResult
 
 
+def headed(names: Iterable[str], numbers: Iterable[str]) -> Table:
+    """An empty table with columns of these headings."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for heading in names:
+        table.add_column(heading, no_wrap=True)
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 def results_table(results: Sequence[ModeResult], baseline: str) -> Table:
     """One row a mode. Means per cycle; times in milliseconds."""
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("\nmode", no_wrap=True)
-    for heading in (
-        "\ntok/s",
-        f"vs\n{baseline}",
-        "accept.\nlength",
-        "\nrows",
-        "\nunion",
-        "draft\nms",
-        "plan\nms",
-        "verify\nms",
-        "obs.\nms",
-        "cycle\npred.",
-        "ms\nmeas.",
-        "same\ntext",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = headed(
+        ["\nmode"],
+        (
+            "\ntok/s",
+            f"vs\n{baseline}",
+            "accept.\nlength",
+            "\nrows",
+            "\nunion",
+            "draft\nms",
+            "plan\nms",
+            "verify\nms",
+            "obs.\nms",
+            "cycle\npred.",
+            "ms\nmeas.",
+            "same\ntext",
+        ),
+    )
     for result in results:
         table.add_row(*_row(result))
     return table
@@ -55,17 +65,17 @@ def _row(result: ModeResult) -> list[str]:
 
 def audit_table(audits: Mapping[str, Audit]) -> Table:
     """One row a mode: how far predictions were off, with standard errors."""
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("\npredictions of", no_wrap=True)
-    for heading in (
-        "drafted\ncycles",
-        "mean cycle\ntime off by",
-        "one cycle's\n|error|",
-        "committed\noff by",
-        "union\noff by",
-        "R² of\nverify",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = headed(
+        ["\npredictions of"],
+        (
+            "drafted\ncycles",
+            "mean cycle\ntime off by",
+            "one cycle's\n|error|",
+            "committed\noff by",
+            "union\noff by",
+            "R² of\nverify",
+        ),
+    )
     for name, one in audits.items():
         table.add_row(
             name,
