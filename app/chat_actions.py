@@ -26,10 +26,9 @@ from .no_color import PlainApp
 from .options import ModelChoice
 from .parameters import Parameters, read_value
 from .stats import kept_statistics
+from .toasts import ShortToasts
 from .widgets.answer import Answer
 from .widgets.composer import Composer
-from .widgets.conversation import Conversation
-from .widgets.note import Note
 from .widgets.panel import Panel
 from .widgets.status_line import StatusLine
 from .widgets.user_message import UserMessage
@@ -37,15 +36,12 @@ from .widgets.user_message import UserMessage
 if TYPE_CHECKING:
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
-    from textual.notifications import SeverityLevel
 
     from specfit.backend import Engine, Report
     from specfit.backend.plan import Plan
 
     from .widgets.model_picker import Choice
 
-# Characters that two lines of a toast hold, however they are broken.
-MOST_TOASTED = 105
 SPEC_HINT = "/spec and a blank list the modes."
 BUSY = "Not while the model is busy; Esc stops it."
 # A lower terminal has no room for the palette's list.
@@ -66,10 +62,9 @@ class Exchange:
     looping: bool = False
 
 
-class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
+class ChatActions(TellsDefects, ShortToasts, ClicksOnWhatIsThere, PlainApp):
     """The state that actions share, and the actions."""
 
-    conversation: Conversation
     panel: Panel
     status: StatusLine
     composer: Composer
@@ -138,16 +133,19 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
 
     def kept_figures(self) -> str:
         """The numbers of the last answer of the branch that is looked at."""
-        metas = (one.meta for one in reversed(self.session.path) if one.role == "assistant")
-        return kept_statistics(next(metas, {}))
+        return kept_statistics(self._meta_of_last)
 
     @property
     def spec_of_last(self) -> str:
         """The speculation mode of the last answer; the one that is set, where that is not kept."""
-        metas = (one.meta for one in reversed(self.session.path) if one.role == "assistant")
-        kept = next(metas, {}).get("parameters")
+        kept = self._meta_of_last.get("parameters")
         mode = kept.get("spec") if isinstance(kept, dict) else None
         return mode if isinstance(mode, str) else self.parameters.spec
+
+    @property
+    def _meta_of_last(self) -> Mapping[str, Any]:
+        metas = (one.meta for one in reversed(self.session.path) if one.role == "assistant")
+        return next(metas, {})
 
     # Commands
 
@@ -385,22 +383,3 @@ class ChatActions(TellsDefects, ClicksOnWhatIsThere, PlainApp):
             return False
         self.notify(BUSY, timeout=2)
         return True
-
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = True,
-    ) -> None:
-        """As Textual's; what two lines have no room for is said in the conversation, where it stays
-        and hides nothing."""
-        if len(message) > MOST_TOASTED:
-            self.call_later(self.conversation.add, Note(message, error=severity == "error"))
-            return
-        super().notify(message, title=title, severity=severity, timeout=timeout, markup=markup)
-
-    def complain(self, error: Exception) -> None:
-        self.notify(str(error), severity="error", timeout=6, markup=False)
