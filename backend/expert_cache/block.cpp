@@ -12,11 +12,6 @@ namespace xc {
 
 namespace {
 
-bool grow_host(size_t size) {
-    ggml_backend_buffer_type_t type = ggml_backend_dev_host_buffer_type(the().device);
-    return the().on_host.grow(type ? type : ggml_backend_cpu_buffer_type(), size);
-}
-
 size_t span(const ggml_tensor * t) { return t->nb[1] * (t->ne[1] - 1) + t->ne[0] * sizeof(int32_t); }
 
 void finish() {

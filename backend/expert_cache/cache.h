@@ -102,6 +102,7 @@ struct cache {
     xc_totals totals = {};
 };
 cache & the();
+bool grow_host(size_t); // `on_host`; false: no memory
 
 void add_weight(const ggml_tensor *, bool pinned); // ffn_(gate|up|down)_exps; others are let be
 void drop_weights(ggml_backend_buffer_t);

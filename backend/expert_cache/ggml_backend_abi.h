@@ -1,6 +1,6 @@
 // The tables of functions through which ggml calls a backend. ggml keeps them in an internal header
 // (ggml-backend-impl.h) that wheels do not install; what follows has the same layout, member by
-// member, as of the version below. `abi_trouble()` in abi.cpp refuses any other ggml.
+// member, as of the version below. `abi_trouble()` in trouble.cpp refuses any other ggml.
 #pragma once
 
 #include "ggml-backend.h"

@@ -22,6 +22,11 @@ bool scratch::grow(ggml_backend_buffer_type_t type, size_t size) {
     return size <= this->size();
 }
 
+bool grow_host(size_t size) {
+    ggml_backend_buffer_type_t type = ggml_backend_dev_host_buffer_type(the().device);
+    return the().on_host.grow(type ? type : ggml_backend_cpu_buffer_type(), size);
+}
+
 void add_weight(const ggml_tensor * tensor, bool pinned) {
     cache & c = the();
     int number = 0, length = 0;
@@ -143,8 +148,7 @@ void allocate(int32_t * slots) {
     for (auto & [number, l] : c.layers) {
         host = std::max(host, l->complete() ? host_bytes(*l, c.options.n_used, c.options.max_rows) : 0);
     }
-    ggml_backend_buffer_type_t host_type = ggml_backend_dev_host_buffer_type(c.device);
-    bool fits = c.on_host.grow(host_type ? host_type : ggml_backend_cpu_buffer_type(), host);
+    bool fits = grow_host(host);
     // Fewer slots for all layers alike: one layer without any would miss with every token.
     double share = fits ? 1.0 : 0.0;
     for (; share > 0.05; share *= 0.8) {
