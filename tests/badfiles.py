@@ -13,9 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tracecases import made_up_trace
-
-from specfit.backend.trace_file import TraceWriter
+from tracecases import made_up_trace, write_trace
 
 # Writes a file to the path, or changes the one that is there. The pattern is what must be said.
 Writes = Callable[[Path], object]
@@ -159,8 +157,7 @@ def trace(number: int, **changes: object) -> Writes:
 
     def write(path: Path) -> None:
         good = made_up_trace(3)
-        with TraceWriter(path, good) as writer:
-            writer.add(good.texts[0])
+        write_trace(path, good)
         lines = path.read_text().splitlines()
         lines[number - 1] = json.dumps(json.loads(lines[number - 1]) | changes)
         path.write_text("\n".join(lines) + "\n")

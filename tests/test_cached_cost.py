@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from searchcases import Problem, brute_force, small_problem
-from tracecases import EXPERTS, LAYERS, USED, made_up_trace
+from tracecases import EXPERTS, LAYERS, USED, made_up_trace, write_trace
 
 from specfit.app import bench
 from specfit.app.bench_residency import cached_machine, parse_shares, rule_of
 from specfit.app.entry import AppError
-from specfit.backend.trace_file import TraceWriter
 from specfit.planner import CycleCost
 from specfit.planner.caching import hits_of_rule, uses_of_chains
 from specfit.planner.experts import pack_flags
@@ -195,9 +194,7 @@ class TestReplays:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trace") / "made-up.jsonl"
     trace = made_up_trace(10, texts=2)
-    with TraceWriter(path, trace) as writer:
-        for text in trace.texts:
-            writer.add(text)
+    write_trace(path, trace)
     return path
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tracecases import LAYERS, made_up_trace
+from tracecases import LAYERS, made_up_trace, write_trace
 
 from specfit.app import bench
 from specfit.app.bench_audit import Predictions, audit, fit_of_verify_ms
@@ -16,7 +16,6 @@ from specfit.app.bench_plot import BINS, binned
 from specfit.app.bench_replay import MODES
 from specfit.backend import CycleReport
 from specfit.backend.profiles import shipped_profiles
-from specfit.backend.trace_file import TraceWriter
 from specfit.planner import CycleCost, DraftTree
 from specfit.planner.experts import sizes
 from specfit.planner.lab import NOISE, NOISY, PARTS, Believing, Lab
@@ -258,9 +257,7 @@ def test_bins_hold_equally_many_cycles_in_the_order_of_predictions() -> None:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trace") / "made-up.jsonl.gz"
     trace = made_up_trace(10, texts=2)
-    with TraceWriter(path, trace) as writer:
-        for text in trace.texts:
-            writer.add(text)
+    write_trace(path, trace)
     return path
 
 

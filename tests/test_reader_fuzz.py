@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from randomhead import LAYERS, VOCAB, make_checkpoint
 from storecases import turn
 from tinymodel import write_dense
-from tracecases import made_up_trace
+from tracecases import made_up_trace, write_trace
 
 from specfit.app.batch import batch
 from specfit.app.batch_lines import Reading, Request, Unsound
@@ -36,7 +36,7 @@ from specfit.backend import SpecfitError, calibration, steady
 from specfit.backend.memory import recall
 from specfit.backend.placing import head_bytes
 from specfit.backend.profiles import FOLDER, load_profile
-from specfit.backend.trace_file import TraceWriter, read_trace
+from specfit.backend.trace_file import read_trace
 from specfit.models import ModelFileError
 from specfit.models.checkpoint import TargetShape, read_checkpoint
 from specfit.models.gguf_info import read_gguf_info
@@ -203,8 +203,7 @@ def test_no_damage_to_a_line_of_a_batch_is_more_than_an_error(
 @pytest.fixture(scope="module")
 def recorded(folder: Path) -> bytes:
     trace = made_up_trace(2)
-    with TraceWriter(folder / "good.jsonl", trace) as writer:
-        writer.add(trace.texts[0])
+    write_trace(folder / "good.jsonl", trace)
     return (folder / "good.jsonl").read_bytes()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reportcases import BUNDLED, MESSAGES, REPORT
-from tracecases import made_up_trace
+from tracecases import made_up_trace, write_trace
 
 from specfit.app import report
 from specfit.app.entry import AppError
@@ -35,7 +35,6 @@ from specfit.app.report_store import Store
 from specfit.app.report_visit import _Answers, _check_room, profile_of
 from specfit.backend.calibration import Measured
 from specfit.backend.profiles import load_profile
-from specfit.backend.trace_file import TraceWriter
 from specfit.planner import CostPoint
 
 # --- the engine
@@ -100,9 +99,7 @@ def test_replays_are_made_once(tmp_path, monkeypatch):
     monkeypatch.setattr("specfit.app.report_replay.MODES", ("off", "chain:1"))
     trace = made_up_trace(6, 2)
     path = tmp_path / "made.jsonl.gz"
-    with TraceWriter(path, trace) as writer:
-        for text in trace.texts:
-            writer.add(text)
+    write_trace(path, trace)
     files = trace_files([path])
     with Store(tmp_path / "kept") as store:
         profile = store.profile_path("here")

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tracecases import EXPERTS, made_up_trace
+from tracecases import EXPERTS, made_up_trace, write_trace
 
 from specfit.backend import SpecfitError
-from specfit.backend.trace_file import TraceWriter, read_trace
+from specfit.backend.trace_file import read_trace
 
 Record = dict[str, Any]
 
@@ -21,18 +21,14 @@ Record = dict[str, Any]
 def written(tmp_path: Path) -> Path:
     path = tmp_path / "trace.jsonl"
     trace = made_up_trace(3, texts=2)
-    with TraceWriter(path, trace) as writer:
-        for text in trace.texts:
-            writer.add(text)
+    write_trace(path, trace)
     return path
 
 
 @pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.gz"])
 def test_what_is_read_is_what_was_written(tmp_path: Path, name: str) -> None:
     trace = made_up_trace(4, texts=2)
-    with TraceWriter(tmp_path / name, trace) as writer:
-        for text in trace.texts:
-            writer.add(text)
+    write_trace(tmp_path / name, trace)
     read = read_trace(tmp_path / name)
     assert (read.n_layers, read.n_experts, read.n_used) == (3, EXPERTS, 4)
     assert [text.name for text in read.texts] == ["text-0", "text-1"]
@@ -102,8 +98,7 @@ def test_what_is_no_trace_at_all_is_refused(tmp_path: Path, content: bytes, reas
 
 def test_a_gzip_cut_short_is_refused(tmp_path: Path) -> None:
     path, trace = tmp_path / "trace.jsonl.gz", made_up_trace(20)
-    with TraceWriter(path, trace) as writer:
-        writer.add(trace.texts[0])
+    write_trace(path, trace)
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(SpecfitError, match="cannot be read"):
         read_trace(path)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
+from specfit.backend.trace_file import TraceWriter
 from specfit.planner import DraftTree, pack
 from specfit.planner.trace import Trace, TracedStep, TracedText
 from specfit.planner.tree import FloatArray
@@ -45,6 +48,13 @@ def made_up_trace(steps: int, texts: int = 1, *, seed: int = 0, sureness: float 
         prompt = rng.integers(VOCABULARY, size=10).astype(np.int32)
         made.append(TracedText(f"text-{number}", prompt, tuple(traced)))
     return Trace(LAYERS, EXPERTS, USED, {"model": "made up"}, tuple(made))
+
+
+def write_trace(path: Path, trace: Trace) -> None:
+    """The file of a recording."""
+    with TraceWriter(path, trace) as writer:
+        for text in trace.texts:
+            writer.add(text)
 
 
 def _candidates(root: int, head: FloatArray) -> tuple[DraftTree, np.ndarray]:
