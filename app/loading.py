@@ -40,6 +40,9 @@ def loaded_engine(
             for notice in engine.notices:
                 say(notice)
             yield engine
+            trouble = engine.trouble()
+            if trouble is not None:
+                say(trouble)
     finally:
         if engine.not_kept:
             say(engine.not_kept)
@@ -62,6 +65,8 @@ def _load(
             return not interrupts.pending
 
         options = choice.load_options(drafting=drafting, lines=lines)
+        if steady:  # whose text must not depend on what ran before
+            options = replace(options, expert_cache=0)
         from specfit.backend import Engine
         from specfit.backend.loading import plan_load
         from specfit.backend.steady import SteadyEngine

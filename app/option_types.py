@@ -26,6 +26,13 @@ class Finite(click.FloatRange):
         return number
 
 
+class GibOrAuto(Finite):
+    """A number of GiB, or "auto", which is None."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return None if value == "auto" else super().convert(value, param, ctx)
+
+
 class Count(click.IntRange):
     """A number or "auto", which is None; "all" is -1 where that is allowed."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .entry import AppError
-from .option_types import ALL_LAYERS, MAX_INT, Count, Finite
+from .option_types import ALL_LAYERS, MAX_INT, Count, Finite, GibOrAuto
 from .options_context import PROMPT_CACHE_OPTIONS, ROPE_OPTIONS, ContextChoice
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ _LOAD_MODES = {
 class ModelChoice(ContextChoice):
     """Which model is loaded, and how; None means the engine's default.
 
-    gpu_layers, n_cpu_moe: None is "auto". ctx_size: 0 is the model's. vram_budget: GiB. From
+    gpu_layers, n_cpu_moe, expert_cache: None is "auto". ctx_size: 0 is the model's. vram_budget,
+    expert_cache: GiB. From
     cache_type_k on, options are llama.cpp's own. Raises click.UsageError for options that
     contradict each other.
     """
@@ -62,6 +63,7 @@ class ModelChoice(ContextChoice):
     hf_repo: str | None = None
     hf_repo_draft: str | None = None
     vram_budget: float | None = None
+    expert_cache: float | None = None
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attn: str = "auto"
@@ -100,13 +102,13 @@ class ModelChoice(ContextChoice):
         from specfit.backend import LoadOptions
         from specfit.backend.runtime import Runtime
 
-        budget = self.vram_budget
         return LoadOptions(
             model=self.model,
             head=self.model_draft,
             gpu_layers=self.gpu_layers,
             n_cpu_moe=MAX_INT if self.cpu_moe else self.n_cpu_moe,
-            vram_budget=None if budget is None else int(budget * 2**30),
+            vram_budget=_bytes(self.vram_budget),
+            expert_cache=_bytes(self.expert_cache),
             runtime=Runtime(
                 cache_type_k=self.cache_type_k,
                 cache_type_v=self.cache_type_v,
@@ -127,6 +129,10 @@ class ModelChoice(ContextChoice):
             prompt_cache=self.prompt_cache,
             prompt_cache_ro=self.prompt_cache_ro,
         )
+
+
+def _bytes(gib: float | None) -> int | None:
+    return None if gib is None else int(gib * 2**30)
 
 
 @dataclass(frozen=True)
@@ -219,6 +225,9 @@ _MODEL_OPTIONS = [
                  "auto: as few as fit on the GPU with the rest."),
     click.option("--vram-budget", type=Finite(min=0, min_open=True), metavar="GIB",
                  help="Use no more GPU memory than this."),
+    click.option("--expert-cache", type=GibOrAuto(min=0), metavar="GIB|auto",
+                 help="Keep the experts in use in so much GPU memory, all of them being in host "
+                 "memory; 0: none. Default, auto: what is left there, where not all experts fit."),
     click.option("-c", "--ctx-size", type=click.IntRange(0, MAX_INT), metavar="N",
                  help="Context in tokens; 0: what the model was trained for. Default: that, but "
                  "at most 4096."),

@@ -20,7 +20,11 @@ def statistics(report: Report, mode: str) -> str:
             f"{means.mean_acceptance_length:.2f} tokens a step (acceptance length)",
             f"{means.rows_per_cycle:.1f} tokens checked in each (rows)",
         ]
-        if means.union_per_layer > 0:  # dense models have no experts; nor does an unobserved answer
+        if means.hit_rate is not None:
+            parts.append(f"{means.hit_rate:.0%} of expert uses in the GPU's cache")
+        elif (
+            means.union_per_layer > 0
+        ):  # dense models have no experts; nor does an unobserved answer
             parts.append(f"{means.union_per_layer:.1f} experts a layer (union)")
     if report.completion_tokens:
         parts.append(f"first token in {report.ttft_ms / 1e3:.2f} s")

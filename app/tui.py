@@ -267,6 +267,9 @@ class ChatApp(KeysInOrder, LoadingActions):
         if over:
             await self._conclude(exchange)
             self.exchange = None
+            trouble = None if self.engine is None else self.engine.trouble()
+            if trouble is not None:
+                self.notify(trouble, severity="warning", timeout=15, markup=False)
             self.measure_context()
 
     async def _bring(self, exchange: Exchange) -> None:

@@ -15,8 +15,8 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -26,10 +26,12 @@ import torch
 
 from specfit.models.eagle3 import Eagle3Head
 from specfit.planner import CostPoint, DraftTree, FloatArray, Overheads, pack, union_per_layer
+from specfit.planner.cost import LEAST_APART
 
 from .cache import cache_path, identity, replace_if_possible
 from .context import TREE_LIMIT, Context
 from .errors import SpecfitError
+from .held import MAX_ROWS, HeldExperts
 from .model import Progress
 from .sampling import QWEN3, Sampler
 from .verify import walk
@@ -50,7 +52,9 @@ LEVEL_WIDTHS, LEVEL_ROUNDS, BRANCHING = (1, 2, 4, 8), 10, 8
 UNION_LOOKS = 3
 # A stored measurement that is off by more than this factor is taken again; less is followed.
 TOLERANCE = 3.0
-FORMAT = 4
+FORMAT = 5
+# A use of a missing expert costs no more than so many missing experts.
+MOST_USE_SHARE = 2.0
 
 
 Shape = tuple[int, bool]  # rows, and whether they are one token repeated
@@ -63,7 +67,8 @@ class Measured:
     first decode of another number of rows takes more. context_ms: what a token of text before it
     adds to a cycle of CONTEXT_ROWS rows; empty if not measured. observe_ms: what observing adds to
     a decode of 4 rows, 0 for a dense model. features_ms: what handing out the head's features adds
-    to one row. position_ms: the head's catching up on a position."""
+    to one row. position_ms: the head's catching up on a position. cached: with a cache of experts;
+    unions are then of what is paid for, a use counting use_share of an expert."""
 
     points: list[CostPoint]
     level_ms: list[float]
@@ -72,6 +77,8 @@ class Measured:
     observe_ms: float
     features_ms: float
     position_ms: float
+    cached: bool = False
+    use_share: float = 0.0
 
     @property
     def overheads(self) -> Overheads:
@@ -92,17 +99,21 @@ class Measured:
 
 
 def calibrated(
-    context: Context, head: Eagle3Head | None, progress: Progress | None = None
+    context: Context,
+    head: Eagle3Head | None,
+    progress: Progress | None = None,
+    held: HeldExperts | None = None,
 ) -> Measured:
     """This machine's costs for `context`: from the cache, else measured now (and cached).
 
-    The context must be empty and is empty afterwards. Raises SpecfitError if `progress` cancels.
+    The context must be empty and is empty afterwards. held: the cache of experts, still empty; it
+    holds some afterwards. Raises SpecfitError if `progress` cancels.
     """
-    path = _cache_path(context, head)
+    path = _cache_path(context, head, held)
     stored = _stored(path)
     if stored is not None and _still_true(stored, context):
         return stored
-    measured = measure(context, head, progress)
+    measured = measure(context, head, progress, held)
     kept = {"model": str(context.model.info.path.resolve()), **asdict(measured)}
     replace_if_possible(path, json.dumps(kept, indent=1).encode())
     return measured
@@ -123,7 +134,7 @@ def _stored(path: Path) -> Measured | None:
         measured = Measured(points, **stored)
         numbers = [number for point in points for number in (point.rows, point.union, point.ms)]
         numbers += [*measured.level_ms, *measured.context_ms]
-        numbers += [measured.switch_ms, *astuple(measured.overheads)]
+        numbers += [measured.switch_ms, *astuple(measured.overheads), measured.use_share]
         sound = (
             all(math.isfinite(number) and number >= 0 for number in numbers)
             and all(point.ms > 0 for point in points)
@@ -141,12 +152,16 @@ def _still_true(stored: Measured, context: Context) -> bool:
     taken beside another program, or a machine that has changed since."""
     now = _typical(_Cycles.behind(context).visit((1, False))[1:])
     context.truncate(0)
-    then = next(point.ms for point in stored.points if point.rows == 1)
+    # A cache of experts is still empty.
+    then = max(point.ms for point in stored.points if point.rows == 1)
     return 1 / TOLERANCE < now / then < TOLERANCE
 
 
 def measure(
-    context: Context, head: Eagle3Head | None, progress: Progress | None = None
+    context: Context,
+    head: Eagle3Head | None,
+    progress: Progress | None = None,
+    held: HeldExperts | None = None,
 ) -> Measured:
     """Measures now; see `calibrated`."""
 
@@ -166,21 +181,28 @@ def measure(
         done(0.9)
         observe_ms, features_ms = _observe_ms(cycles), _features_ms(cycles)
         unions = {shape: cycles.union(shape) for shape in steady}
+        hits = {} if held is None else _hits(cycles, held)
         done(1.0)
     finally:
         context.truncate(0)
         context.tap(0, wanted=False)
     slopes = np.interp(ROW_COUNTS, CONTEXT_ROWS, context_ms or [0.0] * len(CONTEXT_ROWS))
     due = dict(zip(ROW_COUNTS, slopes * len(text), strict=True))
-    points = []
-    for (rows, alike), times in steady.items():
-        ms = _typical(times)
+
+    def point(rows: int, union: float, ms: float) -> CostPoint:
         # However noisy the slope is, most of a cycle is not due to so little text.
-        points.append(CostPoint(rows, unions[rows, alike], max(ms - due[rows], ms / 2)))
+        return CostPoint(rows, union, max(ms - due[rows], ms / 2))
+
+    points = [point(s[0], unions[s], _typical(times)) for s, times in steady.items()]
     switch_ms = median(_typical(first[shape]) - _typical(steady[shape]) for shape in steady)
-    return Measured(
+    measured = Measured(
         points, level_ms, max(0.0, switch_ms), context_ms, observe_ms, features_ms, position_ms
     )
+    if held is None:
+        return measured
+    hit = [(point(rows, 0.0, ms), missing) for rows, (ms, missing) in hits.items()]
+    points, use_share = paid_points(points, hit, context.model.info.n_experts_used)
+    return replace(measured, points=points, cached=True, use_share=use_share)
 
 
 def _typical(times: list[float]) -> float:
@@ -256,6 +278,59 @@ class _Cycles:
         # Unobserved, different tokens are taken to choose independently.
         share = 1 if shape[1] else shape[0]
         return float(info.n_experts * (1 - (1 - info.n_experts_used / info.n_experts) ** share))
+
+
+def _hits(cycles: _Cycles, held: HeldExperts) -> dict[int, tuple[float, FloatArray]]:
+    """For every number of rows that goes through the cache of experts, what a decode takes all of
+    whose experts it holds, as far as there are slots; and what was missing, float64 [layer, 2]."""
+    found = {}
+    for rows in (rows for rows in ROW_COUNTS if rows <= MAX_ROWS):
+        tree, times, missing = cycles.tree((rows, True)), [], np.zeros((1, 2))
+        for _ in range(2):  # a hit is computed otherwise, so that a row may choose anew
+            held.skip()
+            cycles.timed(tree)
+            cycles.context.truncate(cycles.n_text)
+            held.hold_used()
+        for _ in range(STEADY):
+            held.skip()
+            times.append(cycles.timed(tree))
+            cycles.context.truncate(cycles.n_text)
+            missing = held.counted().missing
+        found[rows] = _typical(times[-2:]), missing
+    return found
+
+
+def paid_points(
+    points: Sequence[CostPoint], hits: Sequence[tuple[CostPoint, FloatArray]], top_k: int
+) -> tuple[list[CostPoint], float]:
+    """What was measured, in experts that are paid for, and the price of a use of one.
+
+    points: with an empty cache, by the union of experts. hits: with a full one; and what was
+    missing all the same, float64 [layer, 2], experts and uses of them.
+    """
+    wide = {p.rows: max((o for o in points if o.rows == p.rows), key=_union) for p in points}
+    narrow = {p.rows: min((o for o in points if o.rows == p.rows), key=_union) for p in points}
+    shares = []
+    for hit, _ in hits:
+        low, high = narrow[hit.rows], wide[hit.rows]
+        price = (high.ms - low.ms) / max(high.union - low.union, LEAST_APART)
+        if hit.rows > 1 and price > 0:
+            shares.append(((low.ms - hit.ms) / price - low.union) / (hit.rows * top_k))
+    use_share = min(max(median(shares), 0.0), MOST_USE_SHARE) if shares else 1.0
+    paid = [
+        CostPoint(p.rows, p.union + use_share * p.rows * top_k, p.ms)
+        for p in wide.values()
+        if p.rows <= MAX_ROWS
+    ]
+    paid += [
+        replace(hit, union=float(missing.mean(axis=0) @ (1.0, use_share))) for hit, missing in hits
+    ]
+    # More rows take llama.cpp's ordinary path, whatever lies in the cache.
+    return [*paid, *(replace(p, union=0.0) for p in wide.values() if p.rows > MAX_ROWS)], use_share
+
+
+def _union(point: CostPoint) -> float:
+    return point.union
 
 
 def _visit_all(
@@ -374,7 +449,7 @@ def _features_ms(cycles: _Cycles) -> float:
     return max(0.0, _typical(spent[True]) - _typical(spent[False]))
 
 
-def _cache_path(context: Context, head: Eagle3Head | None) -> Path:
+def _cache_path(context: Context, head: Eagle3Head | None, held: HeldExperts | None) -> Path:
     info = context.model.info
     depends_on = [
         FORMAT,
@@ -390,5 +465,6 @@ def _cache_path(context: Context, head: Eagle3Head | None) -> Path:
         head is not None,
         torch.cuda.is_available(),
         ROW_COUNTS,
+        None if held is None else held.repacked,
     ]
     return cache_path("costs", depends_on, ".json")

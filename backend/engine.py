@@ -32,6 +32,7 @@ from .context import BATCH, TREE_LIMIT, Context
 from .drafter import PENDING, Draft, Drafter, draft
 from .errors import SpecfitError
 from .generation import Generation
+from .held import CacheUse, uses_path
 from .line import Line, Turn
 from .loading import Loaded, LoadOptions, load
 from .memory import keep
@@ -83,6 +84,7 @@ class Engine:
         self._policies: dict[str, Policy] = {}
         self._costs: dict[Policy, LiveCost] = {}  # of cycles here, as followed in each mode
         self._memory = loaded.memory
+        self._held = loaded.held
         # A cycle without drafts is always alike: no planner is asked about it.
         self._plain_union = float(self.model.info.n_experts_used)
         self._plain_weighted = self._plain_union * float(loaded.own_cost.layer_weights.sum())
@@ -113,9 +115,15 @@ class Engine:
             keep(learner.beliefs, self._memory)
         if self._prompt_cache is not None:
             self.not_kept = self._prompt_cache.keep(self.lines[0])
-        self._memory = self._prompt_cache = None
+        if self._held is not None:
+            self._held.keep(uses_path(self.model.info))
+        self._memory = self._prompt_cache = self._held = None
         self.context.close()
         self.model.close()
+
+    def trouble(self) -> str | None:
+        """A sentence for the user on what went wrong and was got over, if there is a new one."""
+        return None if self._held is None else self._held.trouble()
 
     @property
     def ctx(self) -> int:
@@ -177,6 +185,8 @@ class Engine:
 
     def learn_prompt(self, tokens: int, ms: float) -> None:
         """Learns from a prompt of which so many tokens were processed."""
+        if self._held is not None:
+            self._held.skip()
         self._prompt_tokens = 0.7 * self._prompt_tokens + tokens
         self._prompt_ms = 0.7 * self._prompt_ms + ms
 
@@ -195,6 +205,8 @@ class Engine:
         for line in lines:
             line.remember_prompt()
         context = sum(line.n_past for line in lines) // len(lines)
+        if self._held is not None:
+            self._costs[policy].resident = self._held.sets
         room = min(line.room for line in lines)
         roots = [turn.root for turn in turns]
         drafting = room > 0 and all(line.tracking for line in lines)
@@ -221,6 +233,7 @@ class Engine:
         ]
         paths, committed = [path for path, _ in walks], [tokens for _, tokens in walks]
         self.context.commit(paths)
+        cached = self._turn_cache(sum(map(len, committed)))
         for line, path in zip(lines, paths, strict=True):
             line.commit(tree.tokens[path[1:]].tolist(), path)
 
@@ -241,6 +254,7 @@ class Engine:
             plan_ms=plan_ms,
             verify_ms=(walked - planned) * 1e3 - observe_ms,
             catch_up_ms=draft.catch_up_ms,
+            paid_union=self._paid(cached),
         )
         waited_ms = waiting * self._overheads.position_ms if draft.levels else 0.0
         predicted_ms = waited_ms + observe_ms
@@ -257,7 +271,7 @@ class Engine:
             accepted=len(accepted) - len(turns),
             committed=sum(map(len, committed)),
             union_per_layer=union,
-            union_observed=experts is not None,
+            union_observed=experts is not None or cached is not None,
             predicted_union=predicted_union,
             draft_ms=head_ms,
             plan_ms=plan_ms,
@@ -267,6 +281,7 @@ class Engine:
             measured_cycle_ms=(ended - begun) * 1e3,
             predicted_committed=choice.committed,
             lines=len(turns),
+            **_counts(cached),
         )
         drafted = Drafted(draft.tree, choice, accepted, experts) if drafting else None
         return Cycle(committed, report, drafted)
@@ -285,15 +300,22 @@ class Engine:
         token = turn.sampler.sample(self.context, 0)
         turn.take(token)
         line.tokens.append(turn.root)
+        cached = self._turn_cache(1)
+        union = predicted_union = self._plain_union
         # Without a head nothing is planned, so nothing was measured to predict from.
         predicted_ms = 0.0
         if self.drafts:
             line.commit((), _FIRST_ROW)
-            cost = self._costs[policy]
-            predicted_ms = cost.verify_ms(1, self._plain_weighted, context, before)
+            cost, paid = self._costs[policy], self._paid(cached)
+            weighted = expected = self._plain_weighted
+            if paid is not None:
+                weighted, expected = paid, float(policy.beliefs.expected_unions[1])
+                union = policy.beliefs.per_layer(weighted, 1)
+                predicted_union = policy.beliefs.per_layer(expected, 1)
+            predicted_ms = cost.verify_ms(1, expected, context, before)
             ms = (time.perf_counter() - begun) * 1e3
-            cost.learn_verify(1, self._plain_weighted, context, before, ms)
-            policy.learn_plain(context)
+            cost.learn_verify(1, weighted, context, before, ms)
+            policy.learn_plain(context, paid)
             self._rows_before = 1
         ended = time.perf_counter()
         report = CycleReport(
@@ -301,9 +323,9 @@ class Engine:
             rows=1,
             accepted=0,
             committed=1,
-            union_per_layer=self._plain_union,
+            union_per_layer=union,
             union_observed=True,
-            predicted_union=self._plain_union,
+            predicted_union=predicted_union,
             draft_ms=0.0,
             plan_ms=0.0,
             verify_ms=(verified - begun) * 1e3,
@@ -311,8 +333,18 @@ class Engine:
             predicted_cycle_ms=predicted_ms,
             measured_cycle_ms=(ended - begun) * 1e3,
             predicted_committed=1.0,
+            **_counts(cached),
         )
         return Cycle([[token]], report)
+
+    def _turn_cache(self, committed: int) -> CacheUse | None:
+        """Has the cache of experts follow a decode that committed so many tokens."""
+        return None if self._held is None else self._held.turn(committed)
+
+    def _paid(self, cached: CacheUse | None) -> float | None:
+        """What the decode paid for, in weighted experts; None without a cache."""
+        cost = self._own_cost
+        return None if cached is None else cached.paid(cost.layer_weights, cost.use_share)
 
     def _learn(self, outcome: Outcome, policy: Policy) -> float:
         """Has costs and policy learn from a cycle; returns its mean union per layer, as
@@ -320,7 +352,10 @@ class Engine:
         rows, beliefs = outcome.rows, policy.beliefs
         weighted = outcome.choice.union
         union = beliefs.per_layer(weighted, rows)
-        if outcome.experts is not None:
+        if outcome.paid_union is not None:
+            weighted = outcome.paid_union
+            union = beliefs.per_layer(weighted, rows)
+        elif outcome.experts is not None:
             per_layer = union_per_layer(outcome.experts)
             weighted = float(per_layer @ beliefs.layer_weights)
             union = weighted / beliefs.weight if beliefs.weight else float(per_layer.mean())
@@ -361,3 +396,10 @@ class Engine:
             self._policies[spec.text] = known
             self._costs[known] = own
         return known
+
+
+def _counts(cached: CacheUse | None) -> dict[str, int]:
+    """A cycle report's figures of a cache of experts."""
+    if cached is None:
+        return {}
+    return {"hits": cached.hits, "misses": cached.misses, "uploaded": cached.uploaded}

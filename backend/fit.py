@@ -48,6 +48,8 @@ def fit(weights: Weights, needs: Needs, machine: Machine, wish: Wish) -> Plan:
     plan = _most_on_gpus(weights, needs, machine, wish)
     if plan is None:
         raise SpecfitError(_too_much_for_gpus(weights, needs, machine, wish))
+    if wish.expert_cache != 0:
+        plan = _with_cache(weights, needs, machine, wish, plan)
     short = _shortage(plan, wish)
     if short is not None:
         remedies = _remedies(weights, needs, machine, wish)
@@ -65,6 +67,49 @@ def fit(weights: Weights, needs: Needs, machine: Machine, wish: Wish) -> Plan:
         )
         return replace(plan, notice=notice)
     return plan
+
+
+def _with_cache(weights: Weights, needs: Needs, machine: Machine, wish: Wish, plan: Plan) -> Plan:
+    """With all experts on the host, and those in use in what is left of the GPU's memory too; the
+    plan as it was where that cannot be, or all experts fit.
+
+    Raises SpecfitError for a cache that was asked for and cannot be.
+    """
+    asked, experts = wish.expert_cache, sum(weights.experts)
+    if asked is None and (wish.n_cpu_moe is not None or plan.placement.n_cpu_moe == 0):
+        return plan
+    why, room, n = _no_cache(weights, machine, wish), 0, len(weights.layers)
+    cached = None if why else _most_on_gpus(weights, needs, machine, replace(wish, n_cpu_moe=n))
+    if cached is not None:
+        room = machine.gpus[0].free - RESERVE - cached.gpu
+    if cached is None or cached.placement.gpu_layers <= n or room < (asked or experts // 10):
+        if asked is None:
+            return plan
+        why = why or f"beside the other weights the GPU has {_gib(max(0, room))} left"
+        raise SpecfitError(f"--expert-cache {asked / GIB:g}: {why}")
+    size = min(asked or room, experts)
+    part = Part("expert cache", size, 0, f"room for {size / experts:.0%} of the experts")
+    return replace(
+        cached,
+        placement=replace(cached.placement, cached=True),
+        parts=(*cached.parts, part),
+        gpus=(cached.gpus[0] + size,),
+        cache=size,
+    )
+
+
+def _no_cache(weights: Weights, machine: Machine, wish: Wish) -> str:
+    """Why there can be no cache of experts; nothing if there can."""
+    n = len(weights.layers)
+    if not any(weights.experts):
+        return "the model has no experts"
+    if len(machine.gpus) != 1 or machine.shared or wish.pooled:
+        return "a cache of experts needs one GPU with memory of its own"
+    if wish.gpu_layers is not None and wish.gpu_layers <= n:
+        return f"it needs all layers on the GPU (--gpu-layers {n + 1}, or auto)"
+    if wish.n_cpu_moe is not None and wish.n_cpu_moe < n:
+        return "it needs all experts in host memory (leave --n-cpu-moe out)"
+    return ""
 
 
 def _most_on_gpus(weights: Weights, needs: Needs, machine: Machine, wish: Wish) -> Plan | None:

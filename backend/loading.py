@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
@@ -32,6 +32,8 @@ from .calibration import Measured, calibrated
 from .context import BATCH, TREE_LIMIT, Context
 from .cores import performance_cores
 from .errors import SpecfitError
+from .expert_cache import ExpertCache
+from .held import MAX_ROWS, HeldExperts, allocated, cacheable, uses_path
 from .hostmemory import host_memory
 from .memory import memory_path, recall
 from .model import Model, Progress
@@ -61,7 +63,8 @@ class LoadOptions:
 
     head: EAGLE-3 checkpoint, a folder or its .safetensors file; the bundled model has its own.
     gpu_layers: -1 is all. n_cpu_moe: layers, from the first, whose experts stay in host memory.
-    None, for either: as fits. vram_budget: bytes of GPU memory that may be used.
+    None, for either: as fits. vram_budget: bytes of GPU memory that may be used. expert_cache: of
+    them, for a cache of the experts in use; None: what is left, where not all experts fit.
     ctx: tokens; 0 is what the model was trained for.
     cost_profile: name of a shipped profile or a file, to plan as if for that machine.
     drafting: False loads neither head nor callback, for plain decoding only.
@@ -79,6 +82,7 @@ class LoadOptions:
     drafting: bool = True
     lines: int | None = 1
     vram_budget: int | None = None
+    expert_cache: int | None = None
     runtime: Runtime = field(default_factory=Runtime)
     plan: Plan | None = None
     prompt_cache: Path | None = None
@@ -90,7 +94,7 @@ class Loaded:
     """plan: where everything went. lines: texts at once.
     memory: where what is learned about the pair is kept, None without a head.
     own_cost: this machine's cycles. overheads: what drafting takes beside them.
-    steering_cost: the cycles of another machine to plan for, if asked."""
+    steering_cost: the cycles of another machine to plan for, if asked. held: a cache of experts."""
 
     plan: Plan
     model: Model
@@ -104,6 +108,7 @@ class Loaded:
     new_beliefs: Callable[[], Beliefs]
     sampling: Sampling
     prompt_cache: PromptCache | None
+    held: HeldExperts | None
     notices: tuple[str, ...]
     description: str
 
@@ -115,7 +120,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     """
     share = progress or (lambda _fraction: True)
     info = read_gguf_info(options.model or bundled_model())
-    plan = options.plan or plan_load(options)
+    plan, cache, cache_trouble = _with_cache(info, options, options.plan or plan_load(options))
     placement = plan.placement
     threads = options.threads or performance_cores()
     ctx = context_size(info, options.ctx, options.runtime.rope)
@@ -124,7 +129,8 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     if options.cost_profile is not None:
         steering = load_profile(options.cost_profile, weights, TREE_LIMIT)
     head, observer = None, None
-    notices = [told for told in (plan.notice, overreach(info, ctx, options.runtime.rope)) if told]
+    stretched = overreach(info, ctx, options.runtime.rope)
+    notices = [told for told in (plan.notice, stretched, cache_trouble) if told]
     if options.drafting:
         head, why_not = _load_head(info, options, plan, threads)
         if head is None:
@@ -140,7 +146,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         made = made_with(info, options.runtime, None if head is None else _head_path(options))
         prompt_cache = PromptCache(options.prompt_cache, made, writes=not options.prompt_cache_ro)
 
-    model = Model(info, placement, lambda fraction: share(0.9 * fraction), options.runtime)
+    model = Model(info, placement, lambda fraction: share(0.9 * fraction), options.runtime, cache)
 
     def new_context(lines: int, *, trees: bool) -> Context:
         taps = () if head is None else head.taps
@@ -159,14 +165,22 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         wanted = 1
     auto = wanted is None
     context, measured = new_context(wanted or 1, trees=auto or head is not None), None
+    held = None if cache is None else _filled(cache, context, plan.cache)
     if auto or head is not None:
-        measured = calibrated(context, head, lambda fraction: share(0.9 + 0.1 * fraction))
+        measured = calibrated(context, head, lambda fraction: share(0.9 + 0.1 * fraction), held)
+    if held is not None:
+        held.begin(uses_path(info))
+    trouble = cache.trouble() if cache is not None else None
+    notices += [trouble] if trouble else []
     lines = wanted or _best_lines(measured, weights, info, ctx, plan)
     if auto and lines > 1:
         context.close()
         context = new_context(lines, trees=head is not None)
-    memory = memory_path(info.path, _head_path(options)) if head is not None else None
+    memory = None
+    if head is not None:
+        memory = memory_path(info.path, _head_path(options), cached=held is not None)
     own = _own_cost(measured, weights, info.n_experts_used)
+    missing = 1.0 if held is None else held.missing_share
     share(1.0)
     return Loaded(
         plan=plan,
@@ -178,12 +192,36 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         overheads=NO_OVERHEADS if measured is None else measured.overheads,
         steering_cost=steering,
         memory=memory,
-        new_beliefs=lambda: _beliefs(info, weights, measured, memory),
+        new_beliefs=lambda: _beliefs(info, weights, measured, memory, missing),
         sampling=_recommended(options, info),
         prompt_cache=prompt_cache,
+        held=held,
         notices=tuple(notices),
-        description=_describe(model, head, context),
+        description=_describe(model, head, context, held),
     )
+
+
+def _with_cache(
+    info: GgufInfo, options: LoadOptions, plan: Plan
+) -> tuple[Plan, ExpertCache | None, str]:
+    """The plan, its cache of experts, and why there is none where one was planned."""
+    if not plan.cache:
+        return plan, None, ""
+    device = plan.machine.gpus[0].name
+    try:
+        cache = ExpertCache(device, info.n_layers, info.n_experts, info.n_experts_used)
+    except SpecfitError as error:
+        return plan_load(replace(options, expert_cache=0)), None, str(error)
+    return plan, cache, ""
+
+
+def _filled(cache: ExpertCache, context: Context, budget: int) -> HeldExperts | None:
+    """The slots of a loaded model's cache; None if there is no room for any."""
+    # So that llama.cpp's buffers have their size, and what is free then remains so.
+    context.decode_prompt([0] * min(MAX_ROWS, context.ctx))
+    context.truncate(0)
+    held = allocated(cache, budget)
+    return held if held.share else None
 
 
 def plan_load(options: LoadOptions) -> Plan:
@@ -203,6 +241,7 @@ def plan_load(options: LoadOptions) -> Plan:
             split=runtime.tensor_split,
             pooled=runtime.split_mode in ("row", "tensor"),
             resident=runtime.resident,
+            expert_cache=options.expert_cache if cacheable(info) else 0,
         ),
         runtime,
         ctx=context_size(info, options.ctx, runtime.rope),
@@ -252,15 +291,16 @@ def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> Cyc
     if measured is None:  # nothing will be planned
         flat = np.ones(TREE_LIMIT + 1)
         return CycleCost(flat, np.zeros(TREE_LIMIT + 1), weights, np.zeros(1))
-    return cost_from_points(
+    cost = cost_from_points(
         measured.points,
-        top_k=top_k,
+        top_k=0 if measured.cached else top_k,
         layer_weights=weights,
         level_ms=np.array(measured.level_ms),
         switch_ms=measured.switch_ms,
         context_ms=measured.context_by_rows(TREE_LIMIT),
         max_rows=TREE_LIMIT,
     )
+    return replace(cost, use_share=measured.use_share)
 
 
 def _best_lines(
@@ -276,20 +316,27 @@ def _best_lines(
 
 
 def _beliefs(
-    info: GgufInfo, weights: FloatArray, measured: Measured | None, memory: Path | None
+    info: GgufInfo,
+    weights: FloatArray,
+    measured: Measured | None,
+    memory: Path | None,
+    missing: float,
 ) -> Beliefs:
     """What is known of the pair from earlier runs, or what is believed of any."""
-    beliefs = _first_beliefs(info, weights, measured)
+    beliefs = _first_beliefs(info, weights, measured, missing)
     if memory is None or recall(beliefs, memory):
         return beliefs
-    return _first_beliefs(info, weights, measured)
+    return _first_beliefs(info, weights, measured, missing)
 
 
-def _first_beliefs(info: GgufInfo, weights: FloatArray, measured: Measured | None) -> Beliefs:
+def _first_beliefs(
+    info: GgufInfo, weights: FloatArray, measured: Measured | None, missing: float
+) -> Beliefs:
+    """missing: of the uses of experts, those that a cache does not hold; 1 without one."""
     forecast = None
     unions = np.full(TREE_LIMIT + 1, float(info.n_experts_used))
     if info.n_experts and measured is not None:
-        unions = measured.union_by_rows(TREE_LIMIT)
+        unions = measured.union_by_rows(TREE_LIMIT) * missing
         forecast = Forecast(info.n_layers, info.n_experts, info.n_experts_used, weights)
     return Beliefs(Acceptance(), Outlook(), forecast, UnionByRows(unions), weights)
 
@@ -311,7 +358,9 @@ def _recommended(options: LoadOptions, info: GgufInfo) -> Sampling:
     return Sampling(temp=temp, top_k=int(number("top_k")), top_p=top_p, min_p=min_p)
 
 
-def _describe(model: Model, head: Eagle3Head | None, context: Context) -> str:
+def _describe(
+    model: Model, head: Eagle3Head | None, context: Context, held: HeldExperts | None
+) -> str:
     info = model.info
     parts = [info.name, info.architecture, f"{info.n_layers} layers"]
     if info.n_experts:
@@ -320,6 +369,8 @@ def _describe(model: Model, head: Eagle3Head | None, context: Context) -> str:
     parts.append(f"{layers} layers on the GPU" if layers else "on the CPU")
     if layers and info.n_experts and model.placement.n_cpu_moe:
         parts.append(f"experts of {model.placement.n_cpu_moe} layers in host memory")
+    if held is not None:
+        parts.append(f"{held.share:.0%} of them in the GPU's cache")
     if context.lines > 1:
         parts.append(f"{context.lines} lines")
     parts += [

@@ -22,13 +22,16 @@ DAMAGE = (
 FORMAT = 2
 
 
-def memory_path(model: Path, head: Path | None) -> Path:
+def memory_path(model: Path, head: Path | None, *, cached: bool = False) -> Path:
     """Where the beliefs about this pair are kept; another file of the same name is another pair.
+
+    cached: with a cache of experts, beside which others are paid for.
 
     Raises ModelFileError if there is no head.
     """
     files = [model, *([] if head is None else checkpoint_files(head)[1])]
-    return cache_path("learned", [FORMAT, *map(identity, files)], ".npz")
+    depends_on = [FORMAT, *map(identity, files), *(["cached"] if cached else [])]
+    return cache_path("learned", depends_on, ".npz")
 
 
 def recall(beliefs: Beliefs, path: Path) -> bool:

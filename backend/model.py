@@ -15,6 +15,7 @@ from specfit.models.gguf_info import GgufInfo
 
 from . import last_words, library, templates
 from .errors import SpecfitError
+from .expert_cache.cache import BufferOverride, ExpertCache
 from .plan import Placement
 from .runtime import Runtime
 
@@ -49,9 +50,11 @@ class Model:
         placement: Placement,
         progress: Progress | None = None,
         runtime: Runtime | None = None,
+        cache: ExpertCache | None = None,
     ) -> None:
         """Loads the file of `info`; `progress` is told 0..1 and may return False to cancel.
 
+        cache: of experts, through which all of them are then used.
         Raises SpecfitError if llama.cpp refuses it.
         """
         path = info.path
@@ -60,7 +63,7 @@ class Model:
         self.runtime = runtime or Runtime()
         self.runtime.prepare()
         templates.process.start()
-        params, kept = model_params(placement, self.runtime)
+        params, kept = model_params(placement, self.runtime, cache)
         cancelled = False
 
         def on_progress(fraction: float, _user_data: object) -> bool:
@@ -181,23 +184,19 @@ def _check_length(characters: int, room: int | None) -> None:
         )
 
 
-def model_params(placement: Placement, runtime: Runtime) -> tuple[Any, object]:
+def model_params(
+    placement: Placement, runtime: Runtime, cache: ExpertCache | None = None
+) -> tuple[Any, object]:
     """llama_model_params, and what has to live as long as they are used."""
     params = llama.llama_model_default_params()
     params.n_gpu_layers = placement.gpu_layers
-    overrides = _expert_overrides(placement)
+    overrides = _expert_overrides(placement) if cache is None else cache.override()
     if overrides is not None:
         params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
     return params, (overrides, runtime.set_model(params, placement.split))
 
 
-class _BufferOverride(ctypes.Structure):
-    """llama_model_tensor_buft_override, which the binding leaves out."""
-
-    _fields_ = (("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p))
-
-
-def _expert_overrides(placement: Placement) -> ctypes.Array[_BufferOverride] | None:
+def _expert_overrides(placement: Placement) -> ctypes.Array[BufferOverride] | None:
     """Keeps the experts of the first `n_cpu_moe` layers in host memory; None if nothing is moved.
 
     Without GPU layers there is nothing to keep back, and naming the plain CPU buffer would forgo
@@ -210,7 +209,7 @@ def _expert_overrides(placement: Placement) -> ctypes.Array[_BufferOverride] | N
     )()
     experts = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"
     rows = [
-        _BufferOverride(experts.format(layer).encode(), host_buffer)
+        BufferOverride(experts.format(layer).encode(), host_buffer)
         for layer in range(placement.n_cpu_moe)
     ]
-    return (_BufferOverride * (len(rows) + 1))(*rows, _BufferOverride(None, None))
+    return (BufferOverride * (len(rows) + 1))(*rows, BufferOverride(None, None))

@@ -22,11 +22,13 @@ class Placement:
     """Where the weights go: layers on GPUs, and how many layers' experts stay on the host.
 
     split: of the layers on GPUs, how many each one takes; empty leaves it to llama.cpp.
+    cached: all experts lie on the host, and those in use in a cache on the GPU too.
     """
 
     gpu_layers: int
     n_cpu_moe: int
     split: tuple[float, ...] = ()
+    cached: bool = False
 
     def first_gpu_layer(self, n_layers: int) -> int:
         """Of so many, the first whose attention is on a GPU; n_layers if none is."""
@@ -123,6 +125,8 @@ class Wish:
 
     split: how llama.cpp is to share layers between GPUs. pooled: it splits every tensor, so that
     only their memory together counts. resident: weights in host memory are to stay there.
+    expert_cache: bytes on the GPU for a cache of experts; None: what is left there, where not all
+    experts fit.
     """
 
     gpu_layers: int | None = None
@@ -130,6 +134,7 @@ class Wish:
     split: tuple[float, ...] = ()
     pooled: bool = False
     resident: bool = False
+    expert_cache: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """gpus: bytes on each. notice: a sentence for the user, or nothing."""
+    """gpus: bytes on each. notice: a sentence for the user, or nothing. cache: bytes on the GPU for
+    the experts in use."""
 
     placement: Placement
     machine: Machine
@@ -152,6 +158,7 @@ class Plan:
     parts: tuple[Part, ...]
     gpus: tuple[int, ...]
     notice: str = ""
+    cache: int = 0
 
     @property
     def gpu(self) -> int:

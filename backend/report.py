@@ -17,6 +17,9 @@ class CycleReport:
     predicted_union: the same as expected before.
     observe_ms: what reading the experts cost, a part of the measured cycle.
     predicted_cycle_ms: on this machine, whatever profile steered the plan.
+    With a cache of experts unions are of what is paid for: missing experts, and as far as that
+    costs, every use of them. hits, misses: pairs of a row and an expert. uploaded: bytes, begun to
+    be copied into the cache behind it.
     """
 
     context: int
@@ -34,6 +37,9 @@ class CycleReport:
     measured_cycle_ms: float
     predicted_committed: float
     lines: int = 1
+    hits: int = 0
+    misses: int = 0
+    uploaded: int = 0
 
     @property
     def drafted(self) -> int:
@@ -57,6 +63,15 @@ class CycleMeans:
     measured_cycle_ms: float = 0.0
     predicted_committed: float = 0.0
     measured_committed: float = 0.0
+    hits: float = 0.0
+    misses: float = 0.0
+    uploaded: float = 0.0
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Of the uses of experts, those that were found in the cache; None without one."""
+        uses = self.hits + self.misses
+        return self.hits / uses if uses else None
 
 
 class CycleSums:

@@ -196,3 +196,45 @@ def test_experts_on_the_gpu_cost_nothing_in_the_plan_of_a_cycle():
     assert Placement(3, 0).expert_layer_weights(4) == [1, 1, 0, 0]
     assert Placement(0, 4).expert_layer_weights(4) == [1, 1, 1, 1]
     assert Placement(5, 0).expert_layer_weights(4) == [1, 1, 1, 1]
+
+
+def test_a_cache_of_experts_takes_what_the_rest_leaves_and_all_experts_lie_on_the_host():
+    for budget in (6, 8, 12, 16):
+        there = machine(80).within(budget * GIB)
+        plan = fit(QWEN, NEEDS, there, Wish(expert_cache=None))
+        assert plan.placement == Placement(49, 48, cached=True)
+        assert plan.gpu + RESERVE == budget * GIB
+        without = fit(QWEN, NEEDS, there, Wish())
+        assert plan.cache >= sum(QWEN.experts[without.placement.n_cpu_moe :])
+        assert next(part.gpu for part in plan.parts if part.name == "expert cache") == plan.cache
+
+
+@pytest.mark.parametrize(
+    "there, wish",
+    [
+        (24, Wish(expert_cache=None)),  # all experts fit
+        (12, Wish(expert_cache=None, n_cpu_moe=40)),
+        (12, Wish(expert_cache=None, gpu_layers=30)),
+        (2.3, Wish(expert_cache=None)),  # hardly anything is left
+        (12, Wish(expert_cache=0)),
+    ],
+)
+def test_a_cache_of_experts_is_left_out_where_it_does_not_belong(there, wish):
+    plan = fit(QWEN, NEEDS, machine(80).within(int(there * GIB)), wish)
+    assert plan.cache == 0 and not plan.placement.cached
+    assert plan == fit(QWEN, NEEDS, plan.machine, replace(wish, expert_cache=0))
+
+
+@pytest.mark.parametrize(
+    "gpus, wish, why",
+    [
+        ((8,), Wish(expert_cache=7 * GIB), "the GPU has 5.0 GiB left"),
+        ((8, 8), Wish(expert_cache=GIB), "needs one GPU"),
+        ((), Wish(expert_cache=GIB), "needs one GPU"),
+        ((8,), Wish(expert_cache=GIB, n_cpu_moe=3), "leave --n-cpu-moe out"),
+        ((8,), Wish(expert_cache=GIB, gpu_layers=3), "--gpu-layers 49"),
+    ],
+)
+def test_a_cache_of_experts_that_cannot_be_is_refused_in_one_sentence(gpus, wish, why):
+    with pytest.raises(SpecfitError, match=r"^--expert-cache [\d.]+: .*" + why):
+        fit(QWEN, NEEDS, machine(*gpus), wish)

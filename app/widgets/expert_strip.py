@@ -35,10 +35,16 @@ class ExpertStrip(Widget):
         super().__init__()
         self.border_title = "Experts a layer"
         self._mean: np.ndarray | None = None  # float64 [layer]
+        self._hit_rate: float | None = None
 
     def add(self, views: Sequence[CycleView]) -> None:
         """Takes in the cycles whose experts were observed; `draw` brings them to the screen."""
         for view in views:
+            uses = view.report.hits + view.report.misses
+            if uses:
+                rate = view.report.hits / uses
+                before = rate if self._hit_rate is None else self._hit_rate
+                self._hit_rate = before + WEIGHT * (rate - before)
             if view.layers is None or not view.layers.any():
                 continue
             if self._mean is None or len(self._mean) != len(view.layers):
@@ -46,7 +52,7 @@ class ExpertStrip(Widget):
             self._mean += WEIGHT * (view.layers - self._mean)
 
     def clear(self) -> None:
-        self._mean = None
+        self._mean = self._hit_rate = None
         self.draw()
 
     def draw(self) -> None:
@@ -54,6 +60,8 @@ class ExpertStrip(Widget):
         if self._mean is not None:
             low, high, mean = self._mean.min(), self._mean.max(), self._mean.mean()
             self.border_title = f"Experts a layer: {low:.0f}-{high:.0f}, mean {mean:.1f}"
+        if self._hit_rate is not None:
+            self.border_title += f" · cache {self._hit_rate:.0%}"
         self.refresh()
 
     def render(self) -> Content:

@@ -71,7 +71,9 @@ def status(report: Report, mode: str, why: str, width: int) -> str:
     if report.cycles:
         parts["length"] = f"{means.mean_acceptance_length:.2f} tokens a step"
         parts["rows"] = f"rows {means.rows_per_cycle:.1f}"
-        if means.union_per_layer > 0:  # dense models have no experts
+        if means.hit_rate is not None:
+            parts["union"] = f"cache {means.hit_rate:.0%}"
+        elif means.union_per_layer > 0:  # dense models have no experts
             parts["union"] = f"union {means.union_per_layer:.1f}"
     if why:
         parts["why"] = why

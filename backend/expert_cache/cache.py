@@ -45,8 +45,8 @@ class _Options(ctypes.Structure):
     )
 
 
-class _Override(ctypes.Structure):
-    """llama_model_tensor_buft_override."""
+class BufferOverride(ctypes.Structure):
+    """llama_model_tensor_buft_override, which the binding leaves out."""
 
     _fields_ = (("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p))
 
@@ -124,7 +124,7 @@ class ExpertCache:
         if not self._native.xc_open(ctypes.byref(options)):
             raise SpecfitError(self.trouble() or "the expert cache is off")
 
-    def override(self) -> ctypes.Array[_Override]:
+    def override(self) -> ctypes.Array[BufferOverride]:
         """What llama_model_params.tensor_buft_overrides is to point to while the model is loaded;
         it has to live as long."""
         return experts_in(self._native.xc_buffer_type())
@@ -184,11 +184,13 @@ class ExpertCache:
         return text.value.decode() if self._native.xc_trouble(text, len(text)) else None
 
 
-def experts_in(buffer_type: int, layers: Sequence[int] | None = None) -> ctypes.Array[_Override]:
+def experts_in(
+    buffer_type: int, layers: Sequence[int] | None = None
+) -> ctypes.Array[BufferOverride]:
     """Overrides that place experts, all or those of some layers, in buffers of that type."""
     which = [b""] if layers is None else [rb"^blk\.%d" % layer for layer in layers]
-    rows = [_Override(layer + EXPERTS, buffer_type) for layer in which]
-    return (_Override * (len(rows) + 1))(*rows, _Override(None, None))
+    rows = [BufferOverride(layer + EXPERTS, buffer_type) for layer in which]
+    return (BufferOverride * (len(rows) + 1))(*rows, BufferOverride(None, None))
 
 
 def slots_within(budget: int, expert_bytes: NDArray[np.int64], n_experts: int) -> NDArray[np.int32]:

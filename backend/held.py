@@ -1,0 +1,202 @@
+"""The experts that a model's cache holds, kept up with what its decodes use.
+
+`turn` is called between cycles: what was begun a cycle ago counts from here on, what the decode
+used is counted, and what the policy (`planner/residency.py`) wants is begun to be uploaded, beside
+the next decode. So residency follows the texts alone, never the clock.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specfit.models.gguf_info import GgufInfo
+from specfit.planner import Bitsets, BoolArray, FloatArray
+from specfit.planner.experts import pack_flags
+from specfit.planner.residency import UPLOAD_USES, Residency, Rule, after, restored
+
+from .cache import cache_path, identity, replace_if_possible
+from .expert_cache import Counters, ExpertCache
+from .expert_cache.cache import MAX_ROWS
+from .hostmemory import host_memory
+from .memory import DAMAGE
+
+# Of uploads between two cycles, in bytes: 3 ms of a PCIe 4.0 x16 slot.
+CYCLE_BYTES = 64 << 20
+# Host memory that a copy of the experts in the CPU's own layout leaves free.
+SPARE = 2 << 30
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """Of one decode. hits, misses: pairs of a row and an expert. missing: float64 [layer, 2], the
+    experts that were missing, and the uses of those. uploaded: bytes begun to be uploaded since."""
+
+    hits: int
+    misses: int
+    missing: FloatArray
+    uploaded: int = 0
+
+    def paid(self, layer_weights: FloatArray, use_share: float) -> float:
+        """What was paid for, as `CycleCost.weighted_union` has it."""
+        return float(layer_weights @ (self.missing[:, 0] + use_share * self.missing[:, 1]))
+
+
+class HeldExperts:
+    """An allocated cache. repacked: misses are computed from weights in the CPU's own layout."""
+
+    def __init__(self, cache: ExpertCache, slots: NDArray[np.int32], *, repacked: bool) -> None:
+        self.repacked = repacked
+        self.slots = slots
+        self._cache = cache
+        bytes_each = cache.expert_bytes
+        self._rule = Rule(
+            slots=slots,
+            saved_ms=(slots > 0).astype(np.float64),
+            upload_ms=UPLOAD_USES,
+            bytes_each=bytes_each,
+            cycle_bytes=CYCLE_BYTES,
+        )
+        self._held = Residency.empty(*cache.shape)
+        self._coming = np.zeros(cache.shape, np.bool_)
+        self.sets: Bitsets = self._held.sets
+
+    @property
+    def resident(self) -> BoolArray:
+        """bool [layer, expert]: those that the next decode finds on the GPU."""
+        return self._held.resident & ~self._coming
+
+    @property
+    def share(self) -> float:
+        """Of all experts, those that there are slots for."""
+        return float(self.slots.sum() / self._held.resident.size)
+
+    @property
+    def missing_share(self) -> float:
+        """Of the uses that are remembered, those of experts that are not resident; 1 if none."""
+        return self._held.missing_share
+
+    def skip(self) -> None:
+        """Leaves what was decoded up to now out of account."""
+        self._cache.reset()
+
+    def turn(self, committed: int) -> CacheUse:
+        """Between cycles, after one that committed so many tokens of all lines."""
+        self._arrive()
+        counted = self._cache.counters()
+        self._cache.reset()
+        uses = counted.uses
+        if uses.any():  # else it took llama.cpp's ordinary path, and says nothing
+            held, uploads = after(self._held, uses, self._rule, committed)
+            self._held = held
+            for (layer, expert), (_, victim) in zip(
+                uploads.loads.tolist(), uploads.victims.tolist(), strict=True
+            ):
+                self._begin(layer, expert, victim)
+        self.sets = pack_flags(self.resident)
+        uploaded = int(self._coming.sum(axis=1) @ self._rule.bytes_each)
+        return replace(_use(counted), uploaded=uploaded)
+
+    def counted(self) -> CacheUse:
+        """What was decoded since `skip` or `turn`."""
+        return _use(self._cache.counters())
+
+    def hold(self, wanted: BoolArray) -> None:
+        """Makes these experts [layer, expert] resident now, as far as there are slots, and others
+        only in slots that are left."""
+        self._arrive()
+        resident = self._held.resident
+        for layer in range(len(wanted)):
+            incoming = np.flatnonzero(wanted[layer] & ~resident[layer])
+            outgoing = np.flatnonzero(resident[layer] & ~wanted[layer])
+            free = int(self._rule.slots[layer] - resident[layer].sum())
+            victims = [-1] * free + outgoing.tolist()
+            for expert, victim in zip(incoming.tolist(), victims, strict=False):
+                resident[layer, expert] = True
+                if victim >= 0:
+                    resident[layer, victim] = False
+                self._begin(layer, expert, victim)
+        self._arrive()
+        self.sets = pack_flags(self.resident)
+
+    def hold_used(self) -> None:
+        """`hold` what was decoded since `skip`."""
+        self.hold(self._cache.counters().uses > 0)
+
+    def begin(self, path: Path) -> None:
+        """Fills the slots by what the last run has `kept`, if it did."""
+        layers, experts = self._cache.shape
+        try:
+            with np.load(path, allow_pickle=False) as kept:
+                held = restored({"uses": kept["uses"]}, self._rule, layers, experts)
+        except DAMAGE:
+            return
+        self.hold(held.resident)
+        self._held = replace(held, resident=self._held.resident)
+
+    def keep(self, path: Path) -> None:
+        """Keeps the uses of experts for `begin`; losing them costs a few dozen tokens' hits."""
+        archive = io.BytesIO()
+        np.savez(archive, **self._held.state())  # type: ignore[arg-type]
+        replace_if_possible(path, archive.getvalue())
+
+    def trouble(self) -> str | None:
+        """A sentence for the user that was not told yet."""
+        return self._cache.trouble()
+
+    def _begin(self, layer: int, expert: int, victim: int) -> None:
+        if self._cache.swap(layer, expert, victim):
+            self._coming[layer, expert] = True
+        else:
+            self._held.resident[layer, expert] = False
+
+    def _arrive(self) -> None:
+        """What was begun counts from now on."""
+        if not self._coming.any():
+            return
+        self._coming[:] = False
+        if self._cache.commit():
+            return
+        # Slots whose uploads failed are given up.
+        resident = self._cache.residency
+        self._held.resident[:] = resident
+        self._rule = replace(self._rule, slots=resident.sum(axis=1).astype(np.int32))
+
+
+def _use(counted: Counters) -> CacheUse:
+    misses = counted.misses
+    missing = np.stack([(misses > 0).sum(axis=1), misses.sum(axis=1)], axis=1)
+    return CacheUse(int(counted.hits.sum()), int(misses.sum()), missing.astype(np.float64))
+
+
+def allocated(cache: ExpertCache, budget: int) -> HeldExperts:
+    """Gives a model's cache its slots, in so many bytes of GPU memory or what there is of them.
+
+    The context must have decoded MAX_ROWS rows before.
+    """
+    slots = cache.allocate(budget)
+    n_bytes = int(cache.expert_bytes.sum()) * cache.shape[1]
+    # The copy comes beside the file, from which slots are filled.
+    repacked = host_memory().free > 2 * n_bytes + SPARE and cache.repack()
+    return HeldExperts(cache, slots, repacked=repacked)
+
+
+def uses_path(info: GgufInfo) -> Path:
+    """Where the uses of a model's experts are kept."""
+    return cache_path("experts", [1, *identity(info.path)], ".npz")
+
+
+def cacheable(info: GgufInfo) -> bool:
+    """Whether the cache knows how this model multiplies with its experts."""
+    names = {tensor.name for tensor in info.tensors if "_exps." in tensor.name}
+    layers = {name.split(".ffn_")[0] for name in names}
+    parts = ("gate", "up", "down")
+    known = {f"{layer}.ffn_{part}_exps.weight" for layer in layers for part in parts}
+    return bool(names) and names == known
+
+
+__all__ = ["MAX_ROWS", "CacheUse", "HeldExperts", "allocated", "cacheable", "uses_path"]
