@@ -465,6 +465,6 @@ def _cache_path(context: Context, head: Eagle3Head | None, held: HeldExperts | N
         head is not None,
         torch.cuda.is_available(),
         ROW_COUNTS,
-        None if held is None else held.repacked,
+        held is not None,
     ]
     return cache_path("costs", depends_on, ".json")

@@ -22,13 +22,10 @@ from specfit.planner.residency import UPLOAD_USES, Residency, Rule, after, resto
 from .cache import cache_path, identity, replace_if_possible
 from .expert_cache import Counters, ExpertCache
 from .expert_cache.cache import MAX_ROWS
-from .hostmemory import host_memory
 from .memory import DAMAGE
 
 # Of uploads between two cycles, in bytes: 3 ms of a PCIe 4.0 x16 slot.
 CYCLE_BYTES = 64 << 20
-# Host memory that a copy of the experts in the CPU's own layout leaves free.
-SPARE = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,14 @@ class CacheUse:
 
 
 class HeldExperts:
-    """An allocated cache. repacked: misses are computed from weights in the CPU's own layout."""
+    """The slots of a loaded model's cache: so many bytes of GPU memory, or what there is of them.
 
-    def __init__(self, cache: ExpertCache, slots: NDArray[np.int32], *, repacked: bool) -> None:
-        self.repacked = repacked
-        self.slots = slots
+    The context must have decoded MAX_ROWS rows before, so that its buffers have their size.
+    """
+
+    def __init__(self, cache: ExpertCache, budget: int) -> None:
+        slots = cache.allocate(budget)
+        self.slots: NDArray[np.int32] = slots
         self._cache = cache
         bytes_each = cache.expert_bytes
         self._rule = Rule(
@@ -173,18 +173,6 @@ def _use(counted: Counters) -> CacheUse:
     return CacheUse(int(counted.hits.sum()), int(misses.sum()), missing.astype(np.float64))
 
 
-def allocated(cache: ExpertCache, budget: int) -> HeldExperts:
-    """Gives a model's cache its slots, in so many bytes of GPU memory or what there is of them.
-
-    The context must have decoded MAX_ROWS rows before.
-    """
-    slots = cache.allocate(budget)
-    n_bytes = int(cache.expert_bytes.sum()) * cache.shape[1]
-    # The copy comes beside the file, from which slots are filled.
-    repacked = host_memory().free > 2 * n_bytes + SPARE and cache.repack()
-    return HeldExperts(cache, slots, repacked=repacked)
-
-
 def uses_path(info: GgufInfo) -> Path:
     """Where the uses of a model's experts are kept."""
     return cache_path("experts", [1, *identity(info.path)], ".npz")
@@ -199,4 +187,4 @@ def cacheable(info: GgufInfo) -> bool:
     return bool(names) and names == known
 
 
-__all__ = ["MAX_ROWS", "CacheUse", "HeldExperts", "allocated", "cacheable", "uses_path"]
+__all__ = ["MAX_ROWS", "CacheUse", "HeldExperts", "cacheable", "uses_path"]

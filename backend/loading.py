@@ -33,7 +33,7 @@ from .context import BATCH, TREE_LIMIT, Context
 from .cores import performance_cores
 from .errors import SpecfitError
 from .expert_cache import ExpertCache
-from .held import MAX_ROWS, HeldExperts, allocated, cacheable, uses_path
+from .held import MAX_ROWS, HeldExperts, cacheable, uses_path
 from .hostmemory import host_memory
 from .memory import memory_path, recall
 from .model import Model, Progress
@@ -52,6 +52,8 @@ SMALL_HEAD_BYTES = 64 << 20
 # Of the rows of a decode, as many may be roots; and of the free memory, so much may be their keys
 # and values.
 MOST_LINES, KV_SHARE = TREE_LIMIT // 2, 0.5
+# Bytes of host memory to be left free where weights are read into pinned memory.
+PINNED_SPARE = 2 << 30
 
 
 _SAMPLING_KEYS = ("temp", "top_k", "top_p", "min_p")
@@ -146,7 +148,8 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         made = made_with(info, options.runtime, None if head is None else _head_path(options))
         prompt_cache = PromptCache(options.prompt_cache, made, writes=not options.prompt_cache_ro)
 
-    model = Model(info, placement, lambda fraction: share(0.9 * fraction), options.runtime, cache)
+    runtime = _pinned(options.runtime, plan)
+    model = Model(info, placement, lambda fraction: share(0.9 * fraction), runtime, cache)
 
     def new_context(lines: int, *, trees: bool) -> Context:
         taps = () if head is None else head.taps
@@ -215,12 +218,23 @@ def _with_cache(
     return plan, cache, ""
 
 
+def _pinned(runtime: Runtime, plan: Plan) -> Runtime:
+    """Without a word from the user, experts in host memory are read into memory that a GPU reads
+    fast, if there is plenty: prompts, for which they are copied there, and a cache's uploads are
+    several times as fast as from a mapped file (LOG.md)."""
+    experts = sum(part.host for part in plan.parts if part.name == "experts")
+    gpu = plan.gpu and not plan.machine.shared
+    if runtime.load_mode != "auto" or not (gpu and experts):
+        return runtime
+    plenty = plan.host + experts // 4 + PINNED_SPARE < host_memory().free
+    return replace(runtime, load_mode="none") if plenty else runtime
+
+
 def _filled(cache: ExpertCache, context: Context, budget: int) -> HeldExperts | None:
     """The slots of a loaded model's cache; None if there is no room for any."""
-    # So that llama.cpp's buffers have their size, and what is free then remains so.
     context.decode_prompt([0] * min(MAX_ROWS, context.ctx))
     context.truncate(0)
-    held = allocated(cache, budget)
+    held = HeldExperts(cache, budget)
     return held if held.share else None
 
 

@@ -3,6 +3,7 @@
 // It copies from host memory when it gets to it, as from pinned memory, and as late as told.
 #include "ggml_backend_abi.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -168,6 +169,23 @@ void get_async(ggml_backend_t b, const ggml_tensor * t, void * data, size_t offs
 }
 void synchronize(ggml_backend_t b) { of(b).wait(); }
 
+// From so many rows on real devices sort rows by expert, and write and read where they must not if a
+// row names one twice.
+constexpr int SORTED_ROWS = 4;
+std::atomic<long> repeats{0};
+
+bool repeats_an_expert(const ggml_tensor * ids) {
+    for (int64_t row = 0; row < ids->ne[1]; row++) {
+        const int32_t * named = (const int32_t *) ((const char *) ids->data + row * ids->nb[1]);
+        for (int64_t i = 0; i < ids->ne[0]; i++) {
+            if (std::find(named, named + i, named[i]) != named + i) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 // The graph may be gone when its turn comes, so what it says now is copied.
 ggml_status graph_compute(ggml_backend_t b, ggml_cgraph * graph) {
     struct copies {
@@ -198,6 +216,9 @@ ggml_status graph_compute(ggml_backend_t b, ggml_cgraph * graph) {
             ggml_graph_add_node(own, t);
         }
         ggml_backend_graph_compute(cpu, own);
+        for (ggml_tensor * t : c->nodes) {
+            repeats += t->op == GGML_OP_MUL_MAT_ID && t->ne[2] > SORTED_ROWS && repeats_an_expert(t->src[2]);
+        }
         ggml_free(ctx);
     });
     return GGML_STATUS_SUCCESS;
@@ -321,4 +342,5 @@ EXPORT void standin_delay(long microseconds) { delay_us = microseconds; } // bef
 EXPORT void standin_free_bytes(long bytes) { bytes_left = bytes; }
 EXPORT void standin_lose_uploads(long n) { uploads_to_lose = n; } // the next n large copies do nothing
 EXPORT void standin_lookup(bool offered) { with_lookup = offered; } // GET_ROWS of integers
+EXPORT long standin_repeats() { return repeats; } // products of many rows, one of which names an expert twice
 EXPORT void standin_events(bool offered) { with_events = offered; }

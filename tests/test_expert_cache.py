@@ -46,6 +46,7 @@ def test_expert_cache_gives_the_logits_of_llama_cpp_at_any_residency(
     assert found["equal"] and found["trouble"] is None
     assert found["resident"] == share * 128 * LAYERS
     assert (found["hits"] > 0) == (share > 0) and (found["misses"] > 0) == (share < 1)
+    assert found["repeats"] == 0
 
 
 @pytest.mark.parametrize(
@@ -69,8 +70,8 @@ def test_expert_cache_gives_the_logits_of_llama_cpp_on_any_device(
 
 def test_expert_cache_holds_float32_experts_all_of_which_are_used(ask: Ask, tmp_path: Path) -> None:
     write_float32_moe(tmp_path / "all.gguf")
-    found = ask(cases.decode, Case(tmp_path / "all.gguf", share=0.5))
-    assert found["equal"] and found["hits"] == found["misses"] > 0
+    found = ask(cases.decode, Case(tmp_path / "all.gguf", share=7 / 8))
+    assert found["equal"] and found["hits"] == 7 * found["misses"] > 0
 
 
 def test_expert_cache_counts_every_expert_of_every_row(ask: Ask) -> None:
@@ -106,6 +107,7 @@ def test_expert_cache_swaps_only_what_can_be_swapped(ask: Ask) -> None:
 def test_expert_cache_of_fewer_slots_than_one_token_uses(ask: Ask) -> None:
     found = ask(cases.decode, case(share=3 / 128))
     assert found["equal"] and found["slots"] == [3] * LAYERS and found["hits"] > 0
+    assert found["repeats"] == 0  # with too few slots to point each miss of a row at another one
 
 
 @pytest.mark.parametrize("free", [0, 2_000_000])

@@ -6,6 +6,7 @@
 // its own; so what is computed here is complete on return.
 #include "cache.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace xc {
@@ -27,6 +28,24 @@ void put(ggml_tensor * out, const char * from, const std::vector<int> & pairs) {
         for (end = i + 1; end < pairs.size() && pairs[end] == pairs[end - 1] + 1; end++) {
         }
         ggml_backend_tensor_set_async(the().compute, out, from + i * row, pairs[i] * row, (end - i) * row);
+    }
+}
+
+// Points the misses of every row at slots that it does not use otherwise, each at another one: what
+// comes of them is overwritten. There are slots enough.
+void spread_misses(int32_t * slots, int n_used, int rows, int32_t missing) {
+    for (int32_t * row = slots; row < slots + n_used * rows; row += n_used) {
+        int32_t next = missing; // the empty one first, then the others
+        for (int i = 0; i < n_used; i++) {
+            if (row[i] != missing) {
+                continue;
+            }
+            while (next != missing && std::find(row, row + n_used, next) != row + n_used) {
+                next++;
+            }
+            row[i] = next;
+            next = next == missing ? 0 : next + 1;
+        }
     }
 }
 
@@ -61,7 +80,8 @@ ggml_status compute_block(const block & b) {
     memory += aligned(pairs * sizeof(int32_t));
 
     // The device begins with what is known to it, before the host knows which experts are meant.
-    kept_graph * graph = l && l->n_resident ? device_graph(*l, b) : nullptr;
+    const bool enough = l && l->n_resident && (rows <= FEW_ROWS || l->n_slots + 1 >= n_used);
+    kept_graph * graph = enough ? device_graph(*l, b) : nullptr;
     ggml_backend_tensor_get_async(c.compute, ids, host_ids, 0, span(ids));
     ggml_backend_tensor_get_async(c.compute, x, host_x, 0, x_row * rows);
     if (graph && l->table_stale) {
@@ -98,6 +118,7 @@ ggml_status compute_block(const block & b) {
     }
     if (graph && !ahead && (int) missed.size() < pairs) {
         if (graph->slot_ids) {
+            spread_misses(slots, n_used, rows, l->n_slots);
             ggml_backend_tensor_set_async(c.compute, graph->slot_ids, slots, 0, pairs * sizeof(int32_t));
         }
         ggml_backend_graph_compute_async(c.compute, graph->graph);

@@ -38,7 +38,7 @@ struct kept_graph {
     } at;
     ggml_context_ptr ctx;
     ggml_cgraph * graph;
-    ggml_tensor * slot_ids; // filled by the host, where the device cannot look slots up; else null
+    ggml_tensor * slot_ids; // filled by the host; null: the device looks slots up
 };
 
 enum : int32_t { FREE = -1, BROKEN = -2 };
@@ -118,6 +118,11 @@ void begin_upload(upload *);
 void finish_uploads();
 
 // ---- graphs.cpp
+
+// In batches of more rows devices sort rows by expert, and then none may occur twice in a row
+// (mm_ids_helper in CUDA reads memory that nobody wrote). Up to here they multiply pair by pair, so
+// that all misses of a row may be pointed at the same slot, and the device can look slots up itself.
+constexpr int FEW_ROWS = 4;
 
 // The four nodes of a layer's block in the scheduler's graph; x and ids feed gate and up alike.
 struct block {

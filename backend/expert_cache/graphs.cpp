@@ -104,9 +104,21 @@ bool supported(ggml_cgraph * graph) {
 
 } // namespace
 
+// Whether the device is to look slots up: then it need not wait for the host.
+static bool may_look_up(const layer & l, int rows) {
+    bool quantized = true; // others some devices sort in any case
+    for (const ggml_tensor * weights : l.host) {
+        quantized = quantized && ggml_is_quantized(weights->type);
+    }
+    return rows <= FEW_ROWS && quantized;
+}
+
 bool try_device_graph(layer & l, int n_used, int rows, size_t & bytes) {
     ggml_backend_buffer_type_t type = ggml_backend_dev_buffer_type(the().device);
     for (bool by_host : {false, true}) {
+        if (!by_host && !may_look_up(l, rows)) {
+            continue;
+        }
         ggml_context_ptr ctx(ggml_init({arena_bytes(), nullptr, true}));
         ggml_tensor * x = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, l.host[UP]->ne[0], 1, rows);
         ggml_tensor * all = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I32, l.n_experts, rows);
@@ -138,6 +150,9 @@ kept_graph * device_graph(layer & l, const block & b) {
     cache & c = the();
     ggml_backend_buffer_type_t type = ggml_backend_dev_buffer_type(c.device);
     for (bool by_host : {false, true}) {
+        if (!by_host && !may_look_up(l, rows)) {
+            continue;
+        }
         ggml_context_ptr ctx(ggml_init({arena_bytes(), nullptr, true}));
         ggml_tensor * own_x = leaf(ctx.get(), x, x->ne[0], 1, rows);
         ggml_tensor * own_ids = leaf(ctx.get(), ids, ids->ne[0], rows, 1);
