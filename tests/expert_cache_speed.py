@@ -34,10 +34,11 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=48)
     parser.add_argument("--cache-modes", default="off,chain:1,eagle3:31,specfit")
     parser.add_argument("--layers-modes", default="off,eagle3:31,specfit")
+    parser.add_argument("--plain", action="store_true", help="no drafts in `layers`")
     options = parser.parse_args()
     began = time.monotonic()
 
-    def load(cache: int | None) -> Engine:
+    def load(cache: int | None, *, drafting: bool = True) -> Engine:
         loading = LoadOptions(
             model=options.model,
             head=options.head,
@@ -45,13 +46,14 @@ def main() -> None:
             vram_budget=int(options.gib * 2**30),
             expert_cache=cache,
             threads=options.threads,
+            drafting=drafting,
         )
         engine = Engine.load(loading)
         since = time.monotonic() - began
         print(f"{since:.0f} s: {engine.description} {engine.notices}", file=sys.stderr, flush=True)
         return engine
 
-    engines = {"cache": load(None), "layers": load(0)}
+    engines = {"cache": load(None), "layers": load(0, drafting=not options.plain)}
     modes = {"cache": options.cache_modes.split(","), "layers": options.layers_modes.split(",")}
     pairs = [(name, mode) for name in engines for mode in modes[name]]
     seconds, tokens = defaultdict(list), defaultdict(list)
@@ -63,6 +65,12 @@ def main() -> None:
         # One engine has one line: modes of an engine take turns by answers, engines within them.
         order = pairs[number % len(pairs) :] + pairs[: number % len(pairs)]
         queues = {name: [mode for of, mode in order if of == name] for name in engines}
+        longest = max(map(len, queues.values()))
+        for queue in queues.values():  # the shorter ones repeat themselves, so that none is alone
+            queue += [queue[i % len(queue)] for i in range(longest - len(queue))]
+        for key in pairs:
+            seconds[key].append(0.0)
+            tokens[key].append(0)
         while any(queues.values()):
             running = {
                 (name, queue[0]): _answer(engines[name], queue.pop(0), messages, options.n)
@@ -72,8 +80,8 @@ def main() -> None:
             _in_turns(running)
             for key, (generation, spent) in running.items():
                 report = generation.report
-                seconds[key].append(sum(spent))
-                tokens[key].append(report.completion_tokens - 1)
+                seconds[key][-1] += sum(spent)
+                tokens[key][-1] += report.completion_tokens - 1
                 hits[key].append((report.means.hit_rate, report.means.uploaded, report.means))
         said = {
             f"{name} {mode}": round(tokens[name, mode][-1] / seconds[name, mode][-1], 1)
