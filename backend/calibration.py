@@ -173,7 +173,8 @@ def measure(
     text = text[: max(1, context.ctx - 4 * STEADY)]
     context.tap(0, wanted=True)
     try:
-        context_ms = _context_ms(context, text.tolist())
+        token_s = _prefill_s(context, text.tolist())
+        context_ms = _context_ms(context, token_s) if held is None else []
         done(0.1)
         cycles = _Cycles.behind(context)
         first, steady = _visit_all(cycles, lambda fraction: done(0.1 + 0.7 * fraction))
@@ -182,6 +183,8 @@ def measure(
         observe_ms, features_ms = _observe_ms(cycles), _features_ms(cycles)
         unions = {shape: cycles.union(shape) for shape in steady}
         hits = {} if held is None else _hits(cycles, held)
+        if held is not None:  # not before, since then it is empty no more
+            context_ms = _context_ms(context, token_s, held)
         done(1.0)
     finally:
         context.truncate(0)
@@ -285,19 +288,26 @@ def _hits(cycles: _Cycles, held: HeldExperts) -> dict[int, tuple[float, FloatArr
     whose experts it holds, as far as there are slots; and what was missing, float64 [layer, 2]."""
     found = {}
     for rows in (rows for rows in ROW_COUNTS if rows <= MAX_ROWS):
-        tree, times, missing = cycles.tree((rows, True)), [], np.zeros((1, 2))
-        for _ in range(2):  # a hit is computed otherwise, so that a row may choose anew
-            held.skip()
-            cycles.timed(tree)
-            cycles.context.truncate(cycles.n_text)
-            held.hold_used()
-        for _ in range(STEADY):
-            held.skip()
-            times.append(cycles.timed(tree))
-            cycles.context.truncate(cycles.n_text)
-            missing = held.counted().missing
-        found[rows] = _typical(times[-2:]), missing
+        times, missing = _hit_cycles(cycles, held, rows)
+        found[rows] = _typical(times), missing
     return found
+
+
+def _hit_cycles(cycles: _Cycles, held: HeldExperts, rows: int) -> tuple[list[float], FloatArray]:
+    """Times of a few cycles alike, so many of one token repeated that the cache holds all experts
+    of; and what was missing in the last one."""
+    tree, times, missing = cycles.tree((rows, True)), [], np.zeros((1, 2))
+    for _ in range(2):  # a hit is computed otherwise, so that a row may choose anew
+        held.skip()
+        cycles.timed(tree)
+        cycles.context.truncate(cycles.n_text)
+        held.hold_used()
+    for _ in range(STEADY):
+        held.skip()
+        times.append(cycles.timed(tree))
+        cycles.context.truncate(cycles.n_text)
+        missing = held.counted().missing
+    return times[-2:], missing
 
 
 def paid_points(
@@ -353,19 +363,25 @@ def _visit_all(
     return first, steady
 
 
-def _context_ms(context: Context, text: list[int]) -> list[float]:
-    """What a token of text adds to a cycle of CONTEXT_ROWS rows; empty where much text takes long
-    to process. Leaves `text` in the context."""
+def _prefill_s(context: Context, text: list[int]) -> float:
+    """Seconds that a token of text took, which is in the context then."""
     start = time.perf_counter()
     context.decode_prompt(text)
-    token_s = (time.perf_counter() - start) / len(text)
-    n_more = LONG_TEXT - len(text)
+    return (time.perf_counter() - start) / len(text)
+
+
+def _context_ms(context: Context, token_s: float, held: HeldExperts | None = None) -> list[float]:
+    """What a token of text more than there is adds to a cycle of CONTEXT_ROWS rows; empty where
+    much text takes long to process."""
+    n_text = context.n_past[0]
+    n_more = LONG_TEXT - n_text
     if token_s * n_more > 1 or not _has_room(context):
         return []
-    context.decode_prompt(np.resize(text, n_more).tolist())
-    behind_much = _context_times(context)
-    context.truncate(len(text))
-    slopes = (behind_much - _context_times(context)) / n_more
+    more = np.random.default_rng(2).integers(0, context.model.n_vocab, n_more)
+    context.decode_prompt(more.tolist())
+    behind_much = _context_times(context, held)
+    context.truncate(n_text)
+    slopes = (behind_much - _context_times(context, held)) / n_more
     return [float(slope) for slope in np.maximum(slopes, 0.0)]
 
 
@@ -374,13 +390,17 @@ def _has_room(context: Context) -> bool:
     return context.ctx >= LONG_TEXT + 2 * (1 + STEADY)
 
 
-def _context_times(context: Context) -> FloatArray:
-    """float64: typical cycles of CONTEXT_ROWS rows."""
+def _context_times(context: Context, held: HeldExperts | None) -> FloatArray:
+    """float64: typical cycles of CONTEXT_ROWS rows; with a cache of experts, of such as it holds,
+    since what missing ones take varies by more than the text."""
     cycles = _Cycles.behind(context)
     times: dict[int, list[float]] = {rows: [] for rows in CONTEXT_ROWS}
     for _ in range(VISITS[0]):
         for rows in CONTEXT_ROWS:
-            times[rows] += cycles.visit((rows, False))[-2:]
+            if held is not None and rows <= MAX_ROWS:
+                times[rows] += _hit_cycles(cycles, held, rows)[0]
+            else:
+                times[rows] += cycles.visit((rows, False))[-2:]
     return np.array([_typical(spent) for spent in times.values()])
 
 
