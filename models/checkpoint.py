@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from specfit.models.errors import ModelFileError
 from specfit.models.fields import integer
 from specfit.models.headconfig import HeadConfig, TargetShape, flat_config, read_head_config
+from specfit.models.stored import FLOATS, INTEGERS, Stored
 from specfit.models.weights import checkpoint_files, read_json, read_tensors
 
 __all__ = ["HeadCheckpoint", "HeadConfig", "TargetShape", "read_checkpoint"]
@@ -27,9 +29,6 @@ __all__ = ["HeadCheckpoint", "HeadConfig", "TargetShape", "read_checkpoint"]
 _ATTENTION, _MLP = "midlayer.self_attn.", "midlayer.mlp."
 # What training leaves in some files, of no effect on a head that drafts token by token.
 _LEFTOVERS = ("verifier_lm_head.weight", "verifier_norm.weight", "mask_hidden")
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_INTEGERS = (torch.int16, torch.int32, torch.int64)
-_CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ class HeadCheckpoint:
 
     path: Path
     config: HeadConfig
-    tensors: Mapping[str, torch.Tensor]
-    target_ids: torch.Tensor
+    tensors: Mapping[str, Stored]
+    target_ids: NDArray[np.int64]
     is_plain: bool = True
 
 
@@ -70,7 +69,7 @@ def read_checkpoint(path: Path, target: TargetShape) -> HeadCheckpoint:
 def _is_plain(
     raw: Mapping[str, Any],
     config: HeadConfig,
-    tensors: Mapping[str, torch.Tensor],
+    tensors: Mapping[str, Stored],
     target: TargetShape,
 ) -> bool:
     options = (config.norm_before_residual, config.feature_norms, config.norm_output, config.window)
@@ -82,9 +81,9 @@ def _is_plain(
     )
 
 
-def _named(path: Path, stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _named(path: Path, stored: Mapping[str, Stored]) -> dict[str, Stored]:
     """The tensors by SpecForge's names, without what training left."""
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: dict[str, Stored] = {}
     for name, tensor in stored.items():
         ours = name.removeprefix("model.")
         if ours.startswith("layers.0."):
@@ -97,7 +96,7 @@ def _named(path: Path, stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Te
     return tensors
 
 
-def _check_layout(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def _check_layout(path: Path, tensors: Mapping[str, Stored]) -> None:
     """Says what it is that is no EAGLE-3 head, and that sizes can be read from the tensors."""
     for part, what in (
         ("layers.1.", "has more than one layer"),
@@ -108,7 +107,7 @@ def _check_layout(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         if any(part in name for name in tensors):
             raise ModelFileError(f"{path} {what}, which is not supported.")
     fc = _tensor(path, tensors, "fc.weight")
-    two_inputs = fc.dim() == 2 and fc.shape[1] == 2 * fc.shape[0]
+    two_inputs = len(fc.shape) == 2 and fc.shape[1] == 2 * fc.shape[0]
     if two_inputs and "midlayer.hidden_norm.weight" not in tensors:
         raise ModelFileError(f"{path} is an EAGLE-1 or EAGLE-2 head; an EAGLE-3 one is needed.")
     names = (
@@ -119,12 +118,12 @@ def _check_layout(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     )
     for name in names:
         tensor = _tensor(path, tensors, name)
-        if tensor.dim() != 2 or 0 in tensor.shape:
+        if len(tensor.shape) != 2 or 0 in tensor.shape:
             raise ModelFileError(f"{path}: {name} has shape {list(tensor.shape)}.")
 
 
 def _check_tensors(
-    path: Path, config: HeadConfig, tensors: Mapping[str, torch.Tensor], target: TargetShape
+    path: Path, config: HeadConfig, tensors: Mapping[str, Stored], target: TargetShape
 ) -> None:
     shapes = _shapes(config, tensors, target)
     optional = _optional_shapes(config, tensors, target)
@@ -141,21 +140,21 @@ def _check_tensors(
         )
     for name, shape in (shapes | {n: s for n, s in optional.items() if n in tensors}).items():
         tensor = _tensor(path, tensors, name)
-        if tuple(tensor.shape) != shape:
+        if tensor.shape != shape:
             raise ModelFileError(
                 f"{path}: {name} has shape {list(tensor.shape)} instead of {list(shape)}."
             )
-        if tensor.dtype not in _FLOATS:
+        if tensor.kind not in FLOATS:
             raise ModelFileError(
-                f"{path}: {name} is stored as {tensor.dtype}; float16, bfloat16 or float32 is "
+                f"{path}: {name} is stored as {tensor.kind}; float16, bfloat16 or float32 is "
                 "needed."
             )
-        if not _is_finite(tensor):
+        if not tensor.is_finite():
             raise ModelFileError(f"{path} is damaged: {name} has values that are not numbers.")
 
 
 def _shapes(
-    config: HeadConfig, tensors: Mapping[str, torch.Tensor], target: TargetShape
+    config: HeadConfig, tensors: Mapping[str, Stored], target: TargetShape
 ) -> dict[str, tuple[int, ...]]:
     width, inner = config.hidden_size, config.n_heads * config.head_dim
     kv_inner, mlp = config.n_kv_heads * config.head_dim, _mlp_size(tensors)
@@ -191,7 +190,7 @@ def _shapes(
 
 
 def _optional_shapes(
-    config: HeadConfig, tensors: Mapping[str, torch.Tensor], target: TargetShape
+    config: HeadConfig, tensors: Mapping[str, Stored], target: TargetShape
 ) -> dict[str, tuple[int, ...]]:
     width = (config.hidden_size,)
     return {
@@ -202,11 +201,11 @@ def _optional_shapes(
     }
 
 
-def _mlp_size(tensors: Mapping[str, torch.Tensor]) -> int:
+def _mlp_size(tensors: Mapping[str, Stored]) -> int:
     return tensors[f"{_MLP}gate_proj.weight"].shape[0]
 
 
-def _tensor(path: Path, tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+def _tensor(path: Path, tensors: Mapping[str, Stored], name: str) -> Stored:
     if name not in tensors:
         raise ModelFileError(
             f"{path} is not a complete EAGLE-3 head: the tensor {name} is missing."
@@ -214,18 +213,12 @@ def _tensor(path: Path, tensors: Mapping[str, torch.Tensor], name: str) -> torch
     return tensors[name]
 
 
-def _is_finite(tensor: torch.Tensor) -> bool:
-    """Looks at a part at a time: embeddings can be a gigabyte."""
-    rows = max(1, _CHUNK // max(1, tensor[0].numel()))
-    return all(bool(torch.isfinite(part).all()) for part in torch.split(tensor, rows))
-
-
 def _target_ids(
-    path: Path, raw: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], target: TargetShape
-) -> torch.Tensor:
+    path: Path, raw: Mapping[str, Any], tensors: Mapping[str, Stored], target: TargetShape
+) -> NDArray[np.int64]:
     n_draft, known = tensors["lm_head.weight"].shape[0], tensors.get("t2d")
-    offsets = tensors.get("d2t", torch.zeros(min(n_draft, target.vocab_size), dtype=torch.int64))
-    if known is not None and (known.dim() != 1 or known.dtype not in (torch.bool, *_INTEGERS)):
+    offsets = tensors.get("d2t")
+    if known is not None and (len(known.shape) != 1 or known.kind not in ("BOOL", *INTEGERS)):
         raise ModelFileError(
             f"{path} is damaged: t2d must say of each token whether it is drafted."
         )
@@ -234,17 +227,19 @@ def _target_ids(
         vocab_size = known.shape[0]
     if vocab_size != target.vocab_size or n_draft > target.vocab_size:
         raise _other_vocabulary(path, max(vocab_size, n_draft), target)
-    if offsets.shape != (n_draft,) or offsets.dtype not in _INTEGERS:
+    if offsets is not None and (offsets.shape != (n_draft,) or offsets.kind not in INTEGERS):
         raise ModelFileError(
             f"{path}: d2t must hold one whole number for each of {n_draft} tokens."
         )
-    ids = torch.arange(n_draft) + offsets.to(torch.int64)
+    ids = np.arange(n_draft)
+    if offsets is not None:
+        ids += offsets.data.astype(np.int64)
     if not 0 <= int(ids.min()) <= int(ids.max()) < target.vocab_size:
         raise _other_vocabulary(path, int(ids.max()) + 1, target)
     # With the target's own vocabulary, trainers leave a t2d of zeros behind.
     if n_draft == target.vocab_size:
         known = None
-    if len(torch.unique(ids)) != n_draft or (known is not None and not bool(known[ids].all())):
+    if len(np.unique(ids)) != n_draft or (known is not None and not known.data[ids].all()):
         raise ModelFileError(f"{path} is damaged: its tables d2t and t2d do not agree.")
     return ids
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from specfit.models.checkpoint import HeadCheckpoint, TargetShape, read_checkpoint
 from specfit.models.embeddings import TokenEmbeddings, TokenIds
-from specfit.models.headweights import HeadWeights, Rotations, times
+from specfit.models.headweights import HeadWeights, Rotations, as_torch, times
 from specfit.models.stretch import Stretch, stretched
 
 __all__ = ["Eagle3Head", "TargetShape"]
@@ -55,11 +55,11 @@ class Eagle3Head:
         self, checkpoint: HeadCheckpoint, embeddings: TokenEmbeddings, device: str = "cpu"
     ) -> None:
         own = checkpoint.tensors.get("embed_tokens.weight")
-        self._embeddings = embeddings if own is None else TokenEmbeddings.of_table(own)
+        self._embeddings = embeddings if own is None else TokenEmbeddings.of_table(as_torch(own))
         self._config = checkpoint.config
         self._device = torch.device(device)
         self._weights = HeadWeights.of(checkpoint, self._device)
-        self._target_ids = checkpoint.target_ids.numpy().astype(np.int32)
+        self._target_ids = checkpoint.target_ids.astype(np.int32)
         config = self._config
         self._half = self._weights.qkv.dtype != torch.float32
         self._query_size = config.n_heads * config.head_dim

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from specfit.models.errors import ModelFileError
 from specfit.models.fields import integer, number, section
 from specfit.models.gguf_info import GgufInfo
 from specfit.models.rope import Rope, read_rope
+from specfit.models.stored import Stored
 
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 # transformers' default for Llama and Qwen3, left out of a speculators config.
@@ -87,7 +86,7 @@ def flat_config(path: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_head_config(
-    path: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], target: TargetShape
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored], target: TargetShape
 ) -> HeadConfig:
     """config: flat. tensors: named as in SpecForge's layout, those that give sizes have two axes.
 
@@ -154,7 +153,7 @@ def _feature_norms(path: Path, config: Mapping[str, Any]) -> int:
 
 
 def _heads(
-    path: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored]
 ) -> tuple[int, int, int]:
     """Query heads, key/value heads and their size.
 

@@ -12,12 +12,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf, log2
 
+import numpy as np
 import torch
 
 from specfit.models.checkpoint import HeadCheckpoint, HeadConfig
 from specfit.models.errors import ModelFileError
+from specfit.models.stored import Stored
 
 _FIRST_POSITIONS = 1024
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+
+
+def as_torch(tensor: Stored) -> torch.Tensor:
+    """A tensor of a checkpoint, which has to hold floats, for PyTorch."""
+    data = torch.from_numpy(np.array(tensor.data))  # not tied to the file
+    return data.view(torch.bfloat16) if tensor.kind == "BF16" else data
 
 
 @dataclass(frozen=True)
@@ -53,18 +67,18 @@ class HeadWeights:
     def of(cls, checkpoint: HeadCheckpoint, device: torch.device) -> HeadWeights:
         """Raises ModelFileError if weights are too large for the type they are computed in."""
         config, tensors = checkpoint.config, checkpoint.tensors
-        stored = tensors["lm_head.weight"].dtype
+        stored = _DTYPES[tensors["lm_head.weight"].kind]
         # CPUs compute fastest in float32; a GPU in what the checkpoint has.
         half = device.type != "cpu" and stored in (torch.float16, torch.bfloat16)
         dtype = stored if half else torch.float32
 
         def get(name: str) -> torch.Tensor:
-            return tensors[f"{name}.weight"].float()
+            return as_torch(tensors[f"{name}.weight"]).float()
 
         def biases(*names: str) -> torch.Tensor | None:
             if f"{names[0]}.bias" not in tensors:
                 return None
-            return torch.cat([tensors[f"{name}.bias"].float() for name in names])
+            return torch.cat([as_torch(tensors[f"{name}.bias"]).float() for name in names])
 
         def ready(tensor: torch.Tensor, dtype: torch.dtype = dtype) -> torch.Tensor:
             laid_out = tensor.t().contiguous().to(device, dtype)
@@ -177,12 +191,12 @@ def _order(config: HeadConfig) -> torch.Tensor:
     return torch.cat([rows, rotated * config.head_dim + torch.arange(rest)])
 
 
-def _feature_norms(config: HeadConfig, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def _feature_norms(config: HeadConfig, tensors: Mapping[str, Stored]) -> torch.Tensor:
     """Factors of features of which each normed part comes scaled to norm 1."""
     if config.feature_norms == 0:
         return torch.ones(1)
     names = [f"fc_norm.{tap}" for tap in range(3)] if config.feature_norms == 3 else ["input_norm"]
-    norms = [tensors[f"{name}.weight"].float() for name in names]
+    norms = [as_torch(tensors[f"{name}.weight"]).float() for name in names]
     return torch.cat([norm * len(norm) ** 0.5 for norm in norms])
 
 

@@ -1,26 +1,22 @@
 """Reading the tensors of a checkpoint: `.safetensors` and PyTorch's `.bin`, whole or in parts.
 
-A `.bin` is a pickle in a zip file, and a pickle can ask for any function to be called. It is read
-with `weights_only`, and only if it asks for nothing but what a plain dictionary of tensors needs:
-of the harmless functions that PyTorch would let through, some can be made to fill the memory.
 Both kinds are mapped, so that only what is used of them is read.
 """
 
 from __future__ import annotations
 
 import json
-import pickletools
 import re
 import stat
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from specfit.models.errors import ModelFileError
+from specfit.models.pickled import first_line, read_pickled
+from specfit.models.stored import TYPES, Stored
 
 # Whole files by the name that transformers gives them, then whatever else looks like weights (a
 # folder may also hold an optimiser's state, as .bin).
@@ -28,19 +24,6 @@ _WHOLE = ("model.safetensors", "*.safetensors", "pytorch_model.bin", "pytorch_mo
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _PART = re.compile(r"-\d+-of-\d+\.(safetensors|bin)$")
 _JSON_BYTES = 8 << 20
-_PICKLE_BYTES = 8 << 20
-# Before torch 1.6, a .bin was a chain of pickles that begins with this one.
-_OLD_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
-_CALLS = {
-    "collections OrderedDict",
-    "torch._utils _rebuild_tensor_v2",
-    "torch._utils _rebuild_parameter",
-    *(
-        f"torch {kind}Storage"
-        for kind in ("Float", "Half", "BFloat16", "Double", "Long", "Int", "Short", "Char", "Byte")
-    ),
-    "torch BoolStorage",
-}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -104,89 +87,40 @@ def _parts(index: Path) -> list[Path]:
     return [index.parent / name for name in sorted(names)]
 
 
-def read_tensors(files: list[Path]) -> dict[str, torch.Tensor]:
+def read_tensors(files: list[Path]) -> dict[str, Stored]:
     """All tensors of some files by name, as stored. Raises ModelFileError."""
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: dict[str, Stored] = {}
     for file in files:
         if not file.is_file():
             raise ModelFileError(f"{file} is not a file.")
-        read = _read_safetensors if file.suffix == ".safetensors" else _read_pickled
+        read = _read_safetensors if file.suffix == ".safetensors" else read_pickled
         tensors |= read(file)
     return tensors
 
 
-def _read_safetensors(file: Path) -> dict[str, torch.Tensor]:
+def _read_safetensors(file: Path) -> dict[str, Stored]:
     try:
-        with safe_open(file, framework="pt") as opened:
-            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        with safe_open(file, framework="numpy"):  # which looks whether all is sound
+            pass
+        return _mapped(file)
     except (SafetensorError, OSError, ValueError, TypeError, LookupError, RuntimeError) as error:
         raise ModelFileError(
-            f"{file} is not a readable safetensors file ({_first_line(error)})."
+            f"{file} is not a readable safetensors file ({first_line(error)})."
         ) from None
 
 
-def _read_pickled(file: Path) -> dict[str, torch.Tensor]:
-    _refuse_unsound_pickle(file)
-    try:
-        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # a stranger's pickle, run by an interpreter of pickles
-        raise ModelFileError(
-            f"{file} is not a readable PyTorch file ({_first_line(error)})."
-        ) from None
-    if not isinstance(content, Mapping):
-        raise ModelFileError(f"{file} holds no tensors by name.")
-    for name, tensor in content.items():
-        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise ModelFileError(f"{file} holds {str(name)[:80]!r}, which is no tensor.")
-        # A view that repeats its storage could be of any size.
-        if tensor.nbytes > tensor.untyped_storage().nbytes():
-            raise ModelFileError(f"{file} is damaged: {name} is larger than what is stored of it.")
-    return dict(content)
-
-
-def _refuse_unsound_pickle(file: Path) -> None:
-    with file.open("rb") as opened:
-        if opened.read(len(_OLD_MAGIC)) == _OLD_MAGIC:
-            raise ModelFileError(
-                f"{file} was saved by PyTorch 1.5 or older; load and save it with a newer one."
-            )
-    try:
-        with zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
-            stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-            if len(pickles) != 1 or not stored or pickles[0].file_size > _PICKLE_BYTES:
-                raise ModelFileError(f"{file} is a zip file, but not one as PyTorch writes them.")
-            program = archive.read(pickles[0])
-    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, ValueError) as error:
-        if isinstance(error, ModelFileError):
-            raise
-        raise ModelFileError(
-            f"{file} is not a readable PyTorch file ({_first_line(error)})."
-        ) from None
-    for call in _calls(file, program):
-        if call not in _CALLS:
-            raise ModelFileError(
-                f"{file} is refused: it holds more than weights and would run "
-                f"{call.replace(' ', '.')[:80]!r}."
-            )
-
-
-def _calls(file: Path, program: bytes) -> list[str]:
-    """The functions and types, "module name", that a pickle asks for, in its order."""
-    calls = []
-    try:
-        for operation, argument, _ in pickletools.genops(program):
-            if operation.name in ("GLOBAL", "INST"):
-                calls.append(str(argument))
-            elif operation.name in ("STACK_GLOBAL", "EXT1", "EXT2", "EXT4"):
-                calls.append(f"something {operation.name}")
-    except Exception as error:  # genops raises what it meets
-        raise ModelFileError(
-            f"{file} is not a readable PyTorch file ({_first_line(error)})."
-        ) from None
-    return calls
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200].rstrip(".") or type(error).__name__
+def _mapped(file: Path) -> dict[str, Stored]:
+    """The tensors of a sound file, as views of it."""
+    data = np.memmap(file, np.uint8, "r")
+    start = 8 + int(data[:8].view("<u8")[0])
+    header = json.loads(data[8:start].tobytes())
+    tensors = {}
+    for name, told in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = told["data_offsets"]
+        kind, shape, held = told["dtype"], tuple(told["shape"]), data[start + begin : start + end]
+        if kind in TYPES:
+            held = held.view(TYPES[kind]).reshape(shape)
+        tensors[name] = Stored(kind, shape, held)
+    return tensors

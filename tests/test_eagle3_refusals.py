@@ -129,8 +129,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         "too large",
     ),
     "norms that overflow": (replaced("norm.weight", lambda t: t * 1e38), "too large"),
-    "8 bits": (replaced("fc.weight", lambda t: t.to(torch.float8_e4m3fn)), "float8_e4m3fn"),
-    "complex numbers": (replaced("fc.weight", lambda t: t.to(torch.complex64)), "complex64"),
+    "8 bits": (replaced("fc.weight", lambda t: t.to(torch.float8_e4m3fn)), "F8_E4M3"),
+    "complex numbers": (replaced("fc.weight", lambda t: t.to(torch.complex64)), "C64"),
     "one number": (replaced("fc.weight", lambda t: t[0, 0]), r"fc.weight has shape \[\]"),
     "no rows": (replaced("lm_head.weight", lambda t: t[:0]), r"lm_head.weight has shape \[0, 24\]"),
     "no columns, and a billion rows": (

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
 from specfit.models.checkpoint import HeadCheckpoint, TargetShape, read_checkpoint
 from specfit.models.errors import ModelFileError
@@ -21,6 +22,9 @@ from specfit.models.scaling.scale import check_space, replacing
 from specfit.models.scaling.shape import Shape, check_shape, default_taps, place_heads, place_layers
 from specfit.models.scaling.source import SourceModel
 from specfit.models.scaling.target import REFUSAL
+from specfit.models.stored import Stored
+
+Array = NDArray[Any]
 
 # Zero to float32's precision, where a head's epsilon must be above it.
 _NO_EPSILON = 1e-30
@@ -30,7 +34,7 @@ _NO_EPSILON = 1e-30
 class ScaledHead:
     """A head for the larger model, in memory."""
 
-    tensors: dict[str, torch.Tensor]
+    tensors: dict[str, Array]
     config: dict[str, Any]
 
     def write(self, out: Path) -> None:
@@ -58,17 +62,13 @@ def scaled_head(model: SourceModel, source: Path, shape: Shape) -> ScaledHead:
     return ScaledHead(tensors, _scaled_config(source, checkpoint, model, shape, tensors))
 
 
-def _scaled(
-    checkpoint: HeadCheckpoint, model: SourceModel, shape: Shape
-) -> dict[str, torch.Tensor]:
-    old, get = checkpoint.config, checkpoint.tensors
+def _scaled(checkpoint: HeadCheckpoint, model: SourceModel, shape: Shape) -> dict[str, Array]:
+    old = checkpoint.config
+    get = {name: _values(tensor) for name, tensor in checkpoint.tensors.items()}
     small, width = old.hidden_size, shape.embd
     wider = width > small
     heads, kv_heads = _heads(checkpoint, shape)
-    queries, keys = (
-        torch.from_numpy(rows)
-        for rows in place_heads(old.n_heads, old.n_kv_heads, heads, kv_heads, old.head_dim)
-    )
+    queries, keys = place_heads(old.n_heads, old.n_kv_heads, heads, kv_heads, old.head_dim)
     old_ff = get["midlayer.mlp.gate_proj.weight"].shape[0]
     ff, vocab = shape.head_ff or old_ff, shape.draft_vocab or old.vocab_size
     if ff < old_ff or vocab < old.vocab_size:
@@ -78,26 +78,26 @@ def _scaled(
         )
     if vocab > shape.vocab or (vocab > old.vocab_size and not wider):
         raise ModelFileError(f"{checkpoint.path}: its vocabulary cannot grow to {vocab} tokens.")
-    real, constant = torch.arange(small), width - 1
+    real, constant = np.arange(small), width - 1
     shrink = (small / width) ** 0.5
 
-    def placed(name: str, rows: int, columns: int, to: torch.Tensor, frm: torch.Tensor) -> Any:
-        matrix = torch.zeros(rows, columns, dtype=get[name].dtype)
+    def placed(name: str, rows: int, columns: int, to: Array, frm: Array) -> Any:
+        matrix = np.zeros((rows, columns), get[name].dtype)
         matrix[to[:, None], frm] = get[name]
         return matrix
 
-    def norm(name: str) -> torch.Tensor:
-        weight = torch.zeros(width, dtype=get[name].dtype)
+    def norm(name: str) -> Array:
+        weight = np.zeros(width, get[name].dtype)
         weight[:small] = get[name] * shrink
         return weight
 
-    pairs = torch.cat([real, width + real])  # embedding, hidden state
-    features = torch.cat([tap * width + real for tap in range(3)])
-    attention, mlp, units = "midlayer.self_attn.", "midlayer.mlp.", torch.arange(old_ff)
+    pairs = np.concatenate([real, width + real])  # embedding, hidden state
+    features = np.concatenate([tap * width + real for tap in range(3)])
+    attention, mlp, units = "midlayer.self_attn.", "midlayer.mlp.", np.arange(old_ff)
     inner, kv_inner = heads * old.head_dim, kv_heads * old.head_dim
     q, k, v, o = (f"{attention}{name}_proj.weight" for name in "qkvo")
     gate, up, down = (f"{mlp}{name}_proj.weight" for name in ("gate", "up", "down"))
-    drafts = torch.arange(old.vocab_size)
+    drafts = np.arange(old.vocab_size)
     names = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
     tensors = {f"midlayer.{name}.weight": norm(f"midlayer.{name}.weight") for name in names}
     tensors |= {
@@ -120,6 +120,11 @@ def _scaled(
     return tensors | _draft_ids(checkpoint, vocab, shape.vocab)
 
 
+def _values(tensor: Stored) -> Array:
+    """As stored, but for bfloat16, which numpy cannot write."""
+    return tensor.floats() if tensor.kind == "BF16" else tensor.data
+
+
 def _heads(checkpoint: HeadCheckpoint, shape: Shape) -> tuple[int, int]:
     """Query and key/value heads: the target's, if the head's groups fit into those."""
     old = checkpoint.config
@@ -132,14 +137,14 @@ def _heads(checkpoint: HeadCheckpoint, shape: Shape) -> tuple[int, int]:
     return shape.heads, shape.kv_heads
 
 
-def _draft_ids(checkpoint: HeadCheckpoint, vocab: int, n_target: int) -> dict[str, torch.Tensor]:
+def _draft_ids(checkpoint: HeadCheckpoint, vocab: int, n_target: int) -> dict[str, Array]:
     """The tables of draft tokens; those that pad the vocabulary stand for the first unused ids."""
-    known = torch.zeros(n_target, dtype=torch.bool)
+    known = np.zeros(n_target, np.bool_)
     known[checkpoint.target_ids] = True
-    unused = torch.nonzero(~known).ravel()[: vocab - len(checkpoint.target_ids)]
-    ids = torch.cat([checkpoint.target_ids, unused])
+    unused = np.flatnonzero(~known)[: vocab - len(checkpoint.target_ids)]
+    ids = np.concatenate([checkpoint.target_ids, unused])
     known[unused] = True
-    return {"d2t": ids - torch.arange(vocab), "t2d": known}
+    return {"d2t": ids - np.arange(vocab), "t2d": known}
 
 
 def _scaled_config(
@@ -147,7 +152,7 @@ def _scaled_config(
     checkpoint: HeadCheckpoint,
     model: SourceModel,
     shape: Shape,
-    tensors: dict[str, torch.Tensor],
+    tensors: dict[str, Array],
 ) -> dict[str, Any]:
     folder = source if source.is_dir() else source.parent
     config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
