@@ -258,3 +258,56 @@ class _Walker:
                 f"{self._path} is cut short: {missing:,} of its {end:,} bytes are missing; "
                 "download or copy it again."
             )
+
+
+@dataclass(frozen=True)
+class WholeValue:
+    """A value of the metadata with the types that it is written in. elements: of an array, whose
+    texts stay bytes: not all of them are UTF-8."""
+
+    kind: GGUFValueType
+    elements: GGUFValueType | None
+    value: int | float | bool | str | list[bytes] | list[int] | list[float]
+
+
+def whole_values(path: Path, prefix: str) -> dict[str, WholeValue]:
+    """All values whose keys begin with `prefix`, arrays included, of a file that `read_header`
+    can read. Raises ModelFileError else."""
+    read_header(path)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        walker = _Spans(path, data)
+        keys = walker.header().metadata
+        return {
+            key: _whole(data, kind, begin, keys[key])
+            for key, (kind, begin) in zip(keys, walker.spans, strict=True)
+            if key.startswith(prefix)
+        }
+
+
+class _Spans(_Walker):
+    """Remembers each value's type and where it begins."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        super().__init__(path, data)
+        self.spans: list[tuple[GGUFValueType, int]] = []
+
+    def _value(self, kind: GGUFValueType) -> Value:
+        self.spans.append((kind, self._position))
+        return super()._value(kind)
+
+
+def _whole(data: mmap.mmap, kind: GGUFValueType, begin: int, value: Value) -> WholeValue:
+    if not isinstance(value, SkippedArray):
+        return WholeValue(kind, None, value)
+    elements = GGUFValueType(_U32.unpack_from(data, begin)[0])
+    position = begin + _U32.size + _U64.size
+    if elements is not GGUFValueType.STRING:
+        each = _SCALARS[elements]
+        held = data[position : position + each.size * value.length]
+        return WholeValue(kind, elements, [number for (number,) in each.iter_unpack(held)])
+    texts = []
+    for _ in range(value.length):
+        start = position + _U64.size
+        position = start + _U64.unpack_from(data, position)[0]
+        texts.append(data[start:position])
+    return WholeValue(kind, elements, texts)
