@@ -30,6 +30,8 @@ from specfit.models.scaling.storage import FILE_TYPES, n_bytes, stored
 ARCHITECTURE = "eagle3"
 TYPES = ("F32", "F16", "Q8_0")
 _LARGEST_HALF = 65504.0
+# Products of larger ones are beyond float32.
+_LARGEST = 1e15
 _ROWS = 4096
 _LAYER = "midlayer."
 _NAMES = {
@@ -131,6 +133,10 @@ def _tensors(checkpoint: HeadCheckpoint, n_vocab: int, file_type: str) -> list[_
         if name not in checkpoint.tensors:
             continue
         values = checkpoint.tensors[name].floats()
+        if float(np.abs(values).max(initial=0)) > _LARGEST:
+            raise ModelFileError(
+                f"{checkpoint.path} is damaged: the weights of {name} are too large."
+            )
         if name in rotated:
             values = values[_interleaved(config, rotated[name])]
         tensors.append(_Tensor(ours, _kind(values, file_type, ours), values))
