@@ -22,15 +22,14 @@ from statistics import median
 
 import llama_cpp
 import numpy as np
-import torch
 
-from specfit.models.eagle3 import Eagle3Head
 from specfit.planner import CostPoint, DraftTree, FloatArray, Overheads, pack, union_per_layer
 from specfit.planner.cost import LEAST_APART
 
 from .cache import cache_path, identity, replace_if_possible
 from .context import TREE_LIMIT, Context
 from .errors import SpecfitError
+from .head import Head
 from .held import MAX_ROWS, HeldExperts
 from .model import Progress
 from .sampling import QWEN3, Sampler
@@ -100,7 +99,7 @@ class Measured:
 
 def calibrated(
     context: Context,
-    head: Eagle3Head | None,
+    head: Head | None,
     progress: Progress | None = None,
     held: HeldExperts | None = None,
 ) -> Measured:
@@ -159,7 +158,7 @@ def _still_true(stored: Measured, context: Context) -> bool:
 
 def measure(
     context: Context,
-    head: Eagle3Head | None,
+    head: Head | None,
     progress: Progress | None = None,
     held: HeldExperts | None = None,
 ) -> Measured:
@@ -404,7 +403,7 @@ def _context_times(context: Context, held: HeldExperts | None) -> FloatArray:
     return np.array([_typical(spent) for spent in times.values()])
 
 
-def _head_ms(cycles: _Cycles, head: Eagle3Head) -> tuple[list[float], float]:
+def _head_ms(cycles: _Cycles, head: Head) -> tuple[list[float], float]:
     """Typical times of the first level and of expanding 1, 2, … nodes, each after a decode; and of
     catching up on a position of much text."""
     context, spent = cycles.context, {width: [0.0] * 0 for width in (0, *LEVEL_WIDTHS)}
@@ -469,7 +468,7 @@ def _features_ms(cycles: _Cycles) -> float:
     return max(0.0, _typical(spent[True]) - _typical(spent[False]))
 
 
-def _cache_path(context: Context, head: Eagle3Head | None, held: HeldExperts | None) -> Path:
+def _cache_path(context: Context, head: Head | None, held: HeldExperts | None) -> Path:
     info = context.model.info
     depends_on = [
         FORMAT,
@@ -482,8 +481,7 @@ def _cache_path(context: Context, head: Eagle3Head | None, held: HeldExperts | N
         asdict(context.model.placement),
         asdict(context.model.runtime),
         context.observer is not None,
-        head is not None,
-        torch.cuda.is_available(),
+        None if head is None else [type(head).__name__, head.n_bytes],
         ROW_COUNTS,
         held is not None,
     ]

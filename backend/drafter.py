@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from specfit.models.eagle3 import Eagle3Head
 from specfit.planner import DraftTree, FloatArray, IntArray, Levels, Policy, widths_of
 
 from .context import BATCH, Features
+from .head import Head
 
 # Positions whose features may wait for the head: 50 MB at most for a model of width 2048, of which
 # a system gives only what is written to.
@@ -51,7 +50,7 @@ class Drafter:
     pending: positions whose features may wait.
     """
 
-    def __init__(self, head: Eagle3Head, pending: int | None = None) -> None:
+    def __init__(self, head: Head, pending: int | None = None) -> None:
         self.head = head
         self._features = np.empty((pending or PENDING, head.n_features), np.float32)
         self._n_pending = 0
@@ -94,13 +93,13 @@ class Drafter:
         self._n_pending = n - pairs
         self._features[: n - pairs] = other._features[: n - pairs]
 
-    def kept(self, text: Sequence[int]) -> torch.Tensor:
+    def kept(self, text: Sequence[int]) -> NDArray[np.uint8]:
         """What `restore` needs to know the committed `text` again, but for its last token."""
         self.truncate(min(self.n_known, len(text) - 1))
         self.catch_up(text)
         return self.head.kept()
 
-    def restore(self, kept: torch.Tensor) -> None:
+    def restore(self, kept: NDArray[np.uint8]) -> None:
         """Knows the text again that was `kept`."""
         self._n_pending = 0
         self.head.restore(kept)

@@ -67,6 +67,7 @@ class Engine:
         self._new_beliefs: Callable[[], Beliefs] = loaded.new_beliefs
         self._own_cost = loaded.own_cost
         self._steering_cost = loaded.steering_cost
+        self._head = loaded.head
         heads = [None] * loaded.lines if loaded.head is None else loaded.head.copies(loaded.lines)
         self.lines = [
             Line(
@@ -118,6 +119,8 @@ class Engine:
         if self._held is not None:
             self._held.keep(uses_path(self.model.info))
         self._memory = self._prompt_cache = self._held = None
+        if self._head is not None:
+            self._head.close()
         self.context.close()
         self.model.close()
 

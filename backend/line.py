@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from .context import BATCH, Context
@@ -89,22 +88,22 @@ class Line:
         if self.drafter is not None and other.drafter is not None:
             self.drafter.adopt(other.drafter, min(self.n_past, other.drafter.n_known))
 
-    def state(self) -> tuple[NDArray[np.uint8], torch.Tensor]:
+    def state(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """What `restore` needs beside the tokens: llama.cpp's state, and the head's. Drops tokens
         that are not in the cache, and drafts that were never committed."""
         self.remember_prompt()
         self.truncate(min(self.n_past, len(self.tokens)))
-        head = torch.empty(0, 0) if self.drafter is None else self.drafter.kept(self.tokens)
+        head = np.empty(0, np.uint8) if self.drafter is None else self.drafter.kept(self.tokens)
         return self._context.state(self.number), head
 
-    def restore(self, tokens: list[int], state: NDArray[np.uint8], head: torch.Tensor) -> None:
+    def restore(self, tokens: list[int], state: NDArray[np.uint8], head: NDArray[np.uint8]) -> None:
         """Has an empty line hold `tokens` as one that they come from did.
 
         Raises SpecfitError, with the line still empty, if llama.cpp does not take the state.
         """
         self._context.restore(state, len(tokens), self.number)
         self.tokens = tokens
-        if self.drafter is not None and head.numel():
+        if self.drafter is not None and head.size:
             self.drafter.restore(head)
 
     def remember_prompt(self) -> None:

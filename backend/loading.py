@@ -8,11 +8,8 @@ from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
-import torch
 
 from specfit.models import bundled_head, bundled_model
-from specfit.models.eagle3 import Eagle3Head, TargetShape
-from specfit.models.embeddings import TokenEmbeddings
 from specfit.models.gguf_info import GgufInfo, read_gguf_info
 from specfit.planner import (
     NO_OVERHEADS,
@@ -33,6 +30,8 @@ from .context import BATCH, TREE_LIMIT, Context
 from .cores import performance_cores
 from .errors import SpecfitError
 from .expert_cache import ExpertCache
+from .head import Head
+from .heads import HeadSource, find_head
 from .held import MAX_ROWS, HeldExperts, cacheable, uses_path
 from .hostmemory import host_memory
 from .memory import memory_path, recall
@@ -48,7 +47,6 @@ from .sampling import QWEN3, Sampling
 
 # llama.cpp gives layer inputs for these, and their memory can drop single tokens.
 DRAFTABLE = ("llama", "qwen3", "qwen3moe")
-SMALL_HEAD_BYTES = 64 << 20
 # Of the rows of a decode, as many may be roots; and of the free memory, so much may be their keys
 # and values.
 MOST_LINES, KV_SHARE = TREE_LIMIT // 2, 0.5
@@ -63,7 +61,8 @@ _SAMPLING_KEYS = ("temp", "top_k", "top_p", "min_p")
 class LoadOptions:
     """What to load and how; None means the default that the README names.
 
-    head: EAGLE-3 checkpoint, a folder or its .safetensors file; the bundled model has its own.
+    head: EAGLE-3 head, a .gguf file, or a checkpoint, a folder or its weights' file; the bundled
+    model has its own.
     gpu_layers: -1 is all. n_cpu_moe: layers, from the first, whose experts stay in host memory.
     None, for either: as fits. vram_budget: bytes of GPU memory that may be used. expert_cache: of
     them, for a cache of the experts in use; None: what is left, where not all experts fit.
@@ -102,7 +101,7 @@ class Loaded:
     model: Model
     context: Context
     lines: int
-    head: Eagle3Head | None
+    head: Head | None
     own_cost: CycleCost
     overheads: Overheads
     steering_cost: CycleCost | None
@@ -130,12 +129,12 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     steering = None
     if options.cost_profile is not None:
         steering = load_profile(options.cost_profile, weights, TREE_LIMIT)
-    head, observer = None, None
+    source, observer = None, None
     stretched = overreach(info, ctx, options.runtime.rope)
     notices = [told for told in (plan.notice, stretched, cache_trouble) if told]
     if options.drafting:
-        head, why_not = _load_head(info, options, plan, threads)
-        if head is None:
+        source, why_not = _find_head(info, options, plan, threads)
+        if source is None:
             notices.append(f"decoding without drafts: {why_not}")
         elif info.n_experts:
             try:
@@ -145,14 +144,14 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
 
     prompt_cache = None
     if options.prompt_cache is not None:
-        made = made_with(info, options.runtime, None if head is None else _head_path(options))
+        made = made_with(info, options.runtime, None if source is None else _head_path(options))
         prompt_cache = PromptCache(options.prompt_cache, made, writes=not options.prompt_cache_ro)
 
     runtime = _pinned(options.runtime, plan)
     model = Model(info, placement, lambda fraction: share(0.9 * fraction), runtime, cache)
 
     def new_context(lines: int, *, trees: bool) -> Context:
-        taps = () if head is None else head.taps
+        taps = () if source is None else source.taps
         return Context(
             model,
             ctx=ctx,
@@ -167,8 +166,9 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     if wanted is None and _keeps_one_state(model):
         wanted = 1
     auto = wanted is None
-    context, measured = new_context(wanted or 1, trees=auto or head is not None), None
+    context, measured = new_context(wanted or 1, trees=auto or source is not None), None
     held = None if cache is None else _filled(cache, context, plan.cache)
+    head = None if source is None else source.start(context)
     if auto or head is not None:
         measured = calibrated(context, head, lambda fraction: share(0.9 + 0.1 * fraction), held)
     if held is not None:
@@ -177,8 +177,11 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     notices += [trouble] if trouble else []
     lines = wanted or _best_lines(measured, weights, info, ctx, plan)
     if auto and lines > 1:
+        if head is not None:
+            head.close()
         context.close()
-        context = new_context(lines, trees=head is not None)
+        context = new_context(lines, trees=source is not None)
+        head = None if source is None else source.start(context)
     memory = None
     if head is not None:
         memory = memory_path(info.path, _head_path(options), cached=held is not None)
@@ -266,28 +269,17 @@ def plan_load(options: LoadOptions) -> Plan:
     )
 
 
-def _load_head(
+def _find_head(
     info: GgufInfo, options: LoadOptions, plan: Plan, threads: int
-) -> tuple[Eagle3Head | None, str]:
+) -> tuple[HeadSource | None, str]:
     """The draft head, or the reason why there can be none."""
     path = _head_path(options)
     if path is None:
         return None, "no draft head was given (-md)"
     if info.architecture not in DRAFTABLE:
         return None, (f"llama.cpp gives no draft features for the architecture {info.architecture}")
-    on_gpu = torch.cuda.is_available() and plan.placement.gpu_layers > 0
-    gpu = options.runtime.main_gpu if options.runtime.split_mode == "none" else 0
-    head = Eagle3Head.load(
-        path,
-        embeddings=TokenEmbeddings.load(info),
-        target=TargetShape.of(info),
-        device=f"cuda:{gpu}" if on_gpu else "cpu",
-        stretch=options.runtime.rope.stretch(info),
-    )
-    # Torch's workers spin between levels and take the cores from llama.cpp's: where a level is a
-    # few small products, one thread is as fast alone and far faster beside another program.
-    torch.set_num_threads(1 if on_gpu or head.n_bytes < SMALL_HEAD_BYTES else threads)
-    return head, ""
+    on_gpu = plan.placement.gpu_layers > 0
+    return find_head(path, info, options.runtime, threads=threads, on_gpu=on_gpu), ""
 
 
 def _head_path(options: LoadOptions) -> Path | None:
@@ -372,9 +364,7 @@ def _recommended(options: LoadOptions, info: GgufInfo) -> Sampling:
     return Sampling(temp=temp, top_k=int(number("top_k")), top_p=top_p, min_p=min_p)
 
 
-def _describe(
-    model: Model, head: Eagle3Head | None, context: Context, held: HeldExperts | None
-) -> str:
+def _describe(model: Model, head: Head | None, context: Context, held: HeldExperts | None) -> str:
     info = model.info
     parts = [info.name, info.architecture, f"{info.n_layers} layers"]
     if info.n_experts:

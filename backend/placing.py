@@ -8,9 +8,8 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 
-import torch
-
 from specfit.models import ModelFileError
+from specfit.models.gguf_header import read_header
 from specfit.models.gguf_info import GgufInfo
 from specfit.models.weights import checkpoint_files
 
@@ -60,8 +59,6 @@ def plan_placement(
             f"--gpu-layers {wish.gpu_layers}: this build of llama.cpp sees no GPU; build for yours "
             "with `make setup GPU=cuda` (or vulkan, hip, metal), or leave the option out"
         )
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # of a model before this one
 
     def measured(placement: Placement, lines: int) -> Probed:
         return probe(info, placement, runtime, ctx, lines, drafting=drafting)
@@ -107,11 +104,11 @@ def _lines(kv: int, machine: Machine) -> int:
 
 
 def _needs(info: GgufInfo, found: Probed, ctx: int, lines: int, head: Path | None) -> Needs:
-    on_cuda = head is not None and found.gpus != () and torch.cuda.is_available()
+    on_gpu = head is not None and found.gpus != ()
     sizes = (0, 0)
     if head is not None:
         sizes = (
-            head_bytes(head, ctx * lines, on_gpu=True) if on_cuda else 0,
+            head_bytes(head, ctx * lines, on_gpu=True) if on_gpu else 0,
             head_bytes(head, ctx * lines, on_gpu=False),
         )
     return needs_of(
@@ -123,7 +120,7 @@ def _needs(info: GgufInfo, found: Probed, ctx: int, lines: int, head: Path | Non
         features=_features(info, head),
         head=sizes,
         on_gpu=found.gpus != (),
-        head_on_gpu=on_cuda,
+        head_on_gpu=on_gpu,
     )
 
 
@@ -136,15 +133,29 @@ def head_bytes(path: Path, pairs: int, *, on_gpu: bool) -> int:
     its loader will say. Of pickled heads only the files' sizes are looked at.
     """
     try:
+        if path.suffix == ".gguf":
+            return _gguf_bytes(path, pairs, on_gpu=on_gpu)
         files = checkpoint_files(path)[1]
         return sum(
             _tensor_bytes(file, pairs, on_gpu=on_gpu)
             if file.suffix == ".safetensors"
-            else file.stat().st_size * (1 if on_gpu else 2)
+            else file.stat().st_size
             for file in files
         )
     except _UNREADABLE:
         return 0
+
+
+def _gguf_bytes(path: Path, pairs: int, *, on_gpu: bool) -> int:
+    header = read_header(path)
+    on_host = ("token_embd.weight",) if on_gpu else ()
+    weights = sum(tensor.n_bytes for tensor in header.tensors if tensor.name not in on_host)
+    width = sum(
+        tensor.shape[0]
+        for tensor in header.tensors
+        if tensor.name in ("blk.0.attn_k.weight", "blk.0.attn_v.weight")
+    )
+    return weights + pairs * width * (2 if on_gpu else 4)
 
 
 def _tensor_bytes(file: Path, pairs: int, *, on_gpu: bool) -> int:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch|)exps")
-_TYPE_BYTES = {"F64": 8, "F32": 4, "I64": 8, "I32": 4, "F16": 2, "BF16": 2}
 
 
 @dataclass(frozen=True)
@@ -243,19 +242,17 @@ def head_bytes_of(tensors: Mapping[str, Mapping[str, Any]], pairs: int, *, on_gp
     """Bytes of a draft head with a cache for so many pairs. tensors: as a safetensors header has
     them, "dtype" and "shape" by name.
 
-    On a GPU a head keeps its own type but for `fc`, and its own embeddings stay on the host; the
-    CPU computes in float32.
+    llama.cpp is given it in float16 but for `fc`; on a GPU its own embeddings stay on the host. The
+    CPU keeps keys and values in float32.
     """
     total = 0
     for name, tensor in tensors.items():
         if name == "__metadata__":
             continue
-        own = _TYPE_BYTES.get(tensor["dtype"], 1)
-        if "embed_tokens" in name:
-            total += 0 if on_gpu else prod(tensor["shape"]) * own
+        if "embed_tokens" in name and on_gpu:
             continue
-        each = own if on_gpu and not name.endswith("fc.weight") else 4
+        each = 4 if name.endswith("fc.weight") or len(tensor["shape"]) == 1 else 2
         total += prod(tensor["shape"]) * each
         if name.endswith(("k_proj.weight", "v_proj.weight")):
-            total += pairs * tensor["shape"][0] * each
+            total += pairs * tensor["shape"][0] * (2 if on_gpu else 4)
     return total

@@ -23,7 +23,6 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from specfit.models.gguf_info import GgufInfo
@@ -36,10 +35,9 @@ from .line import Line
 from .runtime import Runtime
 
 _OURS = b"SpecFit prompt cache "
-MAGIC = _OURS + b"1\n"
+MAGIC = _OURS + b"2\n"
 _LENGTH = struct.Struct("<Q")
 _DIGEST = hashlib.sha256().digest_size
-_HEAD_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 # What a text's state depends on, and how it is told that it was another.
 _ANOTHER = {
     "llama.cpp": "another version of llama.cpp",
@@ -58,13 +56,13 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Kept:
-    """tokens: int32 [n]. state: uint8, what llama.cpp made of them. head: [pairs, width] of the
-    draft head, without rows if there was none."""
+    """tokens: int32 [n]. state: uint8, what llama.cpp made of them. head: uint8, what the draft
+    head did, empty if there was none."""
 
     made_with: MadeWith
     tokens: NDArray[np.int32]
     state: NDArray[np.uint8]
-    head: torch.Tensor
+    head: NDArray[np.uint8]
 
 
 def packed(kept: Kept) -> list[bytes | memoryview]:
@@ -74,13 +72,12 @@ def packed(kept: Kept) -> list[bytes | memoryview]:
             "made_with": kept.made_with,
             "tokens": len(kept.tokens),
             "state": len(kept.state),
-            "head": [*kept.head.shape, str(kept.head.dtype).removeprefix("torch.")],
+            "head": kept.head.shape,
         }
     ).encode()
-    head = kept.head.reshape(-1).view(torch.uint8).numpy()
     tokens = kept.tokens.astype("<i4").tobytes()
     parts: list[bytes | memoryview] = [_LENGTH.pack(len(header)), header, tokens]
-    parts += [kept.state.data, head.data]
+    parts += [kept.state.data, np.ascontiguousarray(kept.head).data]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -99,10 +96,7 @@ def unpacked(data: bytes) -> Kept:
     header = json.loads(bytes(content[_LENGTH.size : _LENGTH.size + length]))
     arrays = np.frombuffer(content[_LENGTH.size + length :], np.uint8)
     tokens, state, pairs = np.split(arrays, np.cumsum([4 * header["tokens"], header["state"]]))
-    *shape, kind = header["head"]
-    head = torch.empty(shape, dtype=_HEAD_TYPES[kind])
-    if len(pairs):
-        head.view(torch.uint8).numpy()[:] = pairs.reshape(shape[0], -1)
+    head = pairs.reshape(header["head"])
     return Kept(header["made_with"], tokens.view("<i4").astype(np.int32), state, head)
 
 

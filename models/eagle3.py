@@ -112,6 +112,9 @@ class Eagle3Head:
             other._forget()
         return [self, *others]
 
+    def close(self) -> None:
+        """There is nothing to free that is not freed by itself."""
+
     @property
     def taps(self) -> tuple[int, int, int]:
         """The target layers whose inputs, in this order, are a token's features."""
@@ -156,15 +159,16 @@ class Eagle3Head:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-    def kept(self) -> torch.Tensor:
-        """[pairs, width], on the CPU: what `restore` makes the committed pairs of again."""
-        return self._cache[: self._n_pairs].cpu()
+    def kept(self) -> NDArray[np.uint8]:
+        """[pairs, bytes]: what `restore` makes the committed pairs of again."""
+        return self._cache[: self._n_pairs].cpu().view(torch.uint8).numpy()
 
-    def restore(self, kept: torch.Tensor) -> None:
+    def restore(self, kept: NDArray[np.uint8]) -> None:
         """Takes over what a head of the same weights had `kept`, for its own."""
         self._n_pairs = self._n_slots = 0
         self._reserve_rows(len(kept))
-        self._cache[: len(kept)] = kept
+        rows = torch.from_numpy(np.array(kept)).view(self._cache.dtype)
+        self._cache[: len(kept)] = rows
         self._n_pairs = len(kept)
 
     def states(self, start: int, stop: int) -> NDArray[np.float32]:

@@ -14,8 +14,8 @@ from tinymodel import write_dense
 
 from specfit.backend import Engine, LoadOptions, Sampling, Spec, SpecfitError, calibration
 from specfit.backend.calibration import Measured
+from specfit.backend.head import Head
 from specfit.backend.profiles import load_profile, shipped_profiles
-from specfit.models.eagle3 import Eagle3Head
 
 GREEDY = Sampling(temp=0.0)
 MODES = ["off", "chain:3", "eagle3:31", "specfit"]
@@ -184,7 +184,7 @@ def test_more_context_than_the_model_was_made_for_is_refused() -> None:
         Engine.load(LoadOptions(ctx=100_000))
 
 
-def head_of(engine: Engine) -> Eagle3Head:
+def head_of(engine: Engine) -> Head:
     drafter = engine.lines[0].drafter
     assert drafter is not None
     return drafter.head
