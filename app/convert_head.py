@@ -50,9 +50,9 @@ def convert_head(head: Path, model: Path, out: Path, file_type: str) -> None:
 
     if out.is_dir():
         raise AppError(f"{out} is a folder; give the name of a file")
+    info = read_gguf_info(model)
     if out.exists() and out.samefile(model):
         raise AppError(f"{out} is the model itself; give another name to write to")
-    info = read_gguf_info(model)
     check_writable(out)
     with about(out):
         convert(head, info, out, file_type)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 _CONFIG_LIMIT = 1 << 20
+# How a head's file begins: the architecture is the first of its values, as writers have it.
+_GGUF_HEAD, _GGUF_BEGIN = b"general.architecture\x08\0\0\0\x06\0\0\0\0\0\0\0eagle3", 4096
 # What the first estimate reckons with: the engine's default context.
 _CONTEXT = 4096
 _TIGHT = 0.9
@@ -126,7 +128,7 @@ def scan(roots: Sequence[Path]) -> Iterator[ModelEntry | HeadEntry]:
             if real in seen:
                 continue
             seen.add(real)
-            if path.suffix == ".safetensors" or os.path.isdir(path):  # noqa: PTH112 -- never raises
+            if path.suffix == ".safetensors" or os.path.isdir(path) or _is_gguf_head(path):  # noqa: PTH112 -- never raises
                 yield HeadEntry(path)
             elif (entry := describe(path)) is not None:
                 yield entry
@@ -193,6 +195,7 @@ def head_problem(entry: ModelEntry, head: HeadEntry) -> str:
 
     Asks the loader itself: slow for a head that fits, whose weights it reads. For a thread.
     """
+    from specfit.backend.head_file import read_head_file
     from specfit.backend.loading import DRAFTABLE
     from specfit.models import ModelFileError
     from specfit.models.checkpoint import TargetShape, read_checkpoint
@@ -201,7 +204,11 @@ def head_problem(entry: ModelEntry, head: HeadEntry) -> str:
     if entry.architecture not in DRAFTABLE:
         return f"llama.cpp gives no draft features for the architecture {entry.architecture}."
     try:
-        read_checkpoint(head.path, TargetShape.of(read_gguf_info(entry.path)))
+        target = read_gguf_info(entry.path)
+        if head.path.suffix == ".gguf":
+            read_head_file(head.path, target)
+        else:
+            read_checkpoint(head.path, TargetShape.of(target))
     except ModelFileError as error:
         return str(error)
     except Exception as error:  # a stranger's file: whatever is wrong with it, it is not chosen
@@ -236,6 +243,15 @@ def _candidates(root: Path) -> Iterator[Path]:
             yield here
         for name in _whole_models(files):
             yield here / name
+
+
+def _is_gguf_head(path: Path) -> bool:
+    """Whether a GGUF file says that it is an EAGLE-3 head, damaged or not."""
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return _GGUF_HEAD in file.read(_GGUF_BEGIN)
+    return False
 
 
 def _whole_models(files: Sequence[str]) -> list[str]:

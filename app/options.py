@@ -211,7 +211,7 @@ _MODEL_OPTIONS = [
     click.option("-m", "--model", type=click.Path(path_type=Path), metavar="FILE",
                  help="GGUF model; without it, the small model that comes with SpecFit."),
     click.option("-md", "--model-draft", type=click.Path(path_type=Path), metavar="PATH",
-                 help="EAGLE-3 head of that model: a folder or a safetensors file."),
+                 help="EAGLE-3 head of that model: a folder as published, or a .gguf file."),
     click.option("-hf", "-hfr", "--hf-repo", metavar="OWNER/REPO[:QUANT]",
                  help="GGUF model of the Hugging Face hub, downloaded once. Default of QUANT: "
                  "Q4_K_M, or what is nearest to it."),

@@ -117,7 +117,7 @@ def _in_torch(
 
         from specfit.models.eagle3 import Eagle3Head
         from specfit.models.embeddings import TokenEmbeddings
-    except ImportError:
+    except (ImportError, OSError):  # not there, or its libraries do not load
         raise SpecfitError(
             f"{reason.rstrip('.')}; PyTorch can (pip install 'specfit[torch]')"
         ) from None
