@@ -338,8 +338,8 @@ def only_one_setup() -> Iterator[None]:
 
 def set_up(gpu: str, with_tests: bool) -> None:
     """Bring the environment up to date; raises SetupError."""
-    if ON_MACOS and platform.machine() != "arm64":
-        raise SetupError("SpecFit needs Apple silicon: PyTorch is no longer made for Intel Macs.")
+    if with_tests and ON_MACOS and platform.machine() != "arm64":
+        raise SetupError("The tests need PyTorch, which is no longer made for Intel Macs.")
     choice = choose_backend(gpu, installed_backend())
     inside = VENV.exists() and Path(sys.prefix).samefile(VENV)
     # Of two set-ups that began at once, the other one may have made the environment by now.

@@ -87,7 +87,7 @@ def doctor(as_json: bool) -> int:
 
 
 def examine() -> Report | tuple[Problem, ...]:
-    """Looks at everything; takes some seconds, most of them for loading torch and llama.cpp.
+    """Looks at everything; takes some seconds, most of them for loading llama.cpp.
 
     Only problems, where they keep the doctor itself from looking.
     """
@@ -112,7 +112,7 @@ def _examined(llama: Llama, packages: Packages) -> Report:
     machine = doctor_machine.examine()
     here = doctor_here.examine()
     measured = dict(last_loads(doctor_here.costs(), here.downloaded))
-    advice = advise(machine, llama, packages.torch_sees, measured)
+    advice = advise(machine, llama, measured)
     chosen = best(advice)
     found = problems(machine, llama, packages, here, advice, chosen)
     return Report(machine, llama, packages, here, advice, chosen, found)

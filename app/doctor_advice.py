@@ -58,13 +58,12 @@ class Advice:
 
 
 def advise(
-    machine: Machine, llama: Llama, head_on_gpu: bool, measured: Mapping[str, float] | None = None
+    machine: Machine, llama: Llama, measured: Mapping[str, float] | None = None
 ) -> tuple[Advice, ...]:
     """One for each recommended model, in their order. measured: tokens per second, by names."""
     memory = memory_of(machine, llama)
     return tuple(
-        _advice(model, machine, memory, head_on_gpu, (measured or {}).get(model.name))
-        for model in RECOMMENDED
+        _advice(model, machine, memory, (measured or {}).get(model.name)) for model in RECOMMENDED
     )
 
 
@@ -161,11 +160,9 @@ def last_loads(costs: Path, files: Mapping[str, Path]) -> Iterator[tuple[str, fl
             yield name, 1000 / ms
 
 
-def _advice(
-    model: Recommended, machine: Machine, memory: Memory, head_on_gpu: bool, measured: float | None
-) -> Advice:
+def _advice(model: Recommended, machine: Machine, memory: Memory, measured: float | None) -> Advice:
     try:
-        plan = _plan(model, memory, head_on_gpu)
+        plan = _plan(model, memory)
     except TooBig as error:
         return Advice(model, None, error.short)
     read = read_from_host(model, plan)
@@ -173,10 +170,10 @@ def _advice(
     return Advice(model, plan, 0, measured, at_most)
 
 
-def _plan(model: Recommended, memory: Memory, head_on_gpu: bool) -> Plan:
+def _plan(model: Recommended, memory: Memory) -> Plan:
     """As when loading: planned anew with larger buffers if some experts stay behind."""
     for split in (False, True):
-        needs = model.needs(on_gpu=memory.gpus != (), head_on_gpu=head_on_gpu, split=split)
+        needs = model.needs(on_gpu=memory.gpus != (), split=split)
         plan = fit(model.weights, needs, memory, Wish())
         if _is_on_gpu(plan, model) or not memory.gpus:
             break

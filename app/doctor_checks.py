@@ -33,7 +33,6 @@ _BACKENDS = {
     "intel": (("vulkan", "glslc", "the Vulkan SDK"),),
     "apple": (("metal", "", ""),),
 }
-_TORCH = {"cuda": "CUDA", "hip": "ROCm"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,6 @@ def problems(
         *of_packages(packages, here.project),
         *_of_llama(machine, llama, here),
         *_of_gpus(machine, llama, here),
-        *_of_torch(llama, packages),
         *_of_tools(machine),
         *_of_room(here, advice, chosen),
         *_of_files(here),
@@ -154,14 +152,12 @@ def of_packages(packages: Packages, project: Path | None) -> Iterator[Problem]:
                 else "pip install --force-reinstall --no-deps specfit",
             )
             continue
-        what, use = f"the Python package {name}", ""
-        if name == "torch":
-            what, use = "PyTorch", ", and draft heads run on it"
+        what = f"the Python package {name}"
         if reason == ABSENT:
-            yield Problem(f"{what} is not installed{use}", f"{pip} {name}")
+            yield Problem(f"{what} is not installed", f"{pip} {name}")
         else:
             again = f"{pip} --force-reinstall --no-deps {name}"
-            yield Problem(f"{what} cannot be imported ({reason}){use}", again)
+            yield Problem(f"{what} cannot be imported ({reason})", again)
 
 
 def _of_llama(machine: Machine, llama: Llama, here: Surroundings) -> Iterator[Problem]:
@@ -225,25 +221,6 @@ def _of_gpus(machine: Machine, llama: Llama, here: Surroundings) -> Iterator[Pro
             f"{old}look that the driver is loaded (nvidia-smi, rocminfo or vulkaninfo lists the "
             "GPU) and that CUDA_VISIBLE_DEVICES and the like do not hide it; without a GPU: "
             + build_command("cpu", llama, here.project),
-        )
-
-
-def _of_torch(llama: Llama, packages: Packages) -> Iterator[Problem]:
-    """Where llama.cpp has a GPU that PyTorch could use as well."""
-    if not {"cuda", "hip"} & set(llama.built_for) or not llama.gpus or not packages.torch:
-        return
-    if not packages.torch_gpu:
-        yield Problem(
-            f"PyTorch {packages.torch} is built without {_TORCH[llama.built_for[0]]}, so the draft "
-            "head runs on the CPU",
-            "install PyTorch's build for your GPU (see PyTorch's page; pip's is for CUDA)",
-        )
-    elif not packages.torch_sees:
-        says = f": {packages.torch_says}" if packages.torch_says else ""
-        yield Problem(
-            f"PyTorch {packages.torch} is built for {packages.torch_gpu} and sees no GPU, so the "
-            f"draft head runs on the CPU{says}",
-            "update the driver, or install PyTorch's build for what it serves (see PyTorch's page)",
         )
 
 

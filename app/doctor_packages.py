@@ -6,7 +6,6 @@ An extension that was built for something else can take the process with it. Run
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,7 +17,7 @@ PACKAGES = {
     name: name.replace("-", "_")
     for name in (
         *("numpy", "psutil", "click", "platformdirs", "rich", "textual", "jinja2", "gguf"),
-        *("huggingface-hub", "safetensors", "torch"),
+        *("huggingface-hub", "safetensors"),
     )
 }
 SEARCH = "the planner's search"
@@ -27,21 +26,13 @@ ABSENT = "not installed"
 
 @dataclass(frozen=True)
 class Packages:
-    """broken: of PACKAGES, and SEARCH, with why they cannot be imported: ABSENT, or in words.
-
-    torch: its version. torch_gpu: what it is built for, like "CUDA 13.0"; "" for the CPU alone.
-    torch_sees: whether it sees a GPU. torch_says: its warning, if it does not.
-    """
+    """broken: of PACKAGES, and SEARCH, with why they cannot be imported: ABSENT, or in words."""
 
     broken: Mapping[str, str]
-    torch: str = ""
-    torch_gpu: str = ""
-    torch_sees: bool = False
-    torch_says: str = ""
 
 
 def examine() -> Packages:
-    """Takes seconds, for importing torch; never raises."""
+    """Never raises."""
     return read_answer(ask("specfit.app.doctor_packages"))
 
 
@@ -52,8 +43,7 @@ def read_answer(answer: Answer) -> Packages:
     }
     if answer.problem:
         broken[told.get("step", "Python")] = answer.problem
-    torch = {name: told[name] for name in told if name.startswith("torch")}
-    return Packages(broken, **torch)
+    return Packages(broken)
 
 
 def _tell() -> None:
@@ -67,22 +57,6 @@ def _tell() -> None:
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             tell(**{f"broken {name}": reason[:300]})
-        else:
-            if name == "torch":
-                _tell_of_torch()
-
-
-def _tell_of_torch() -> None:
-    import torch
-
-    cuda, hip = torch.version.cuda, torch.version.hip
-    gpu = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else ""
-    tell(torch=str(torch.__version__), torch_gpu=gpu)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        sees = torch.cuda.is_available()
-    says = " ".join(str(said[-1].message).split()) if said and not sees else ""
-    tell(torch_sees=sees, torch_says=says[:300])
 
 
 if __name__ == "__main__":

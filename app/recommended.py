@@ -98,7 +98,7 @@ class Recommended:
     def weights(self) -> Weights:
         return sorted_weights(tuple(tensors(self.shape, QUANTS[self.quant])), self.shape.layers)
 
-    def needs(self, *, on_gpu: bool, head_on_gpu: bool, split: bool) -> Needs:
+    def needs(self, *, on_gpu: bool, split: bool) -> Needs:
         """What runs beside the weights, with a head, for one line of CONTEXT tokens.
 
         split: whether a GPU has some layers' experts in host memory.
@@ -119,7 +119,6 @@ class Recommended:
                 head_bytes_of(head, CONTEXT, on_gpu=False),
             ),
             on_gpu=on_gpu,
-            head_on_gpu=head_on_gpu,
         )
 
 

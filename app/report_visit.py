@@ -184,9 +184,9 @@ class _Answers:
 
 
 def _gpu_name() -> str | None:
-    import torch
+    from specfit.backend.devices import gpu_names
 
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    return next(iter(gpu_names()), None)
 
 
 def _token_s(report: Report, took_s: float) -> float:

@@ -64,6 +64,16 @@ def gpu_memory() -> list[DeviceMemory]:
     return devices
 
 
+def gpu_names() -> list[str]:
+    """What the GPUs are called, like "NVIDIA H200"."""
+    library.start()
+    name = library.symbol(
+        "ggml_backend_dev_description", restype=ctypes.c_char_p, argtypes=[ctypes.c_void_p]
+    )
+    gpus = (device for device, kind in _devices() if kind in GPU_TYPES)
+    return [name(gpu).decode("utf-8", "replace") for gpu in gpus]
+
+
 def gpus_used(path: Path) -> tuple[Gpu, ...]:
     """The GPUs that llama.cpp would use for a model, as it says when it reads the file; nothing is
     allocated."""

@@ -19,7 +19,17 @@ from .devices import shares_memory
 from .errors import SpecfitError
 from .fit import fit
 from .hostmemory import host_memory
-from .plan import Machine, Needs, Placement, Plan, Wish, head_bytes_of, needs_of, weights_of
+from .plan import (
+    Machine,
+    Needs,
+    Placement,
+    Plan,
+    Wish,
+    head_buffers,
+    head_bytes_of,
+    needs_of,
+    weights_of,
+)
 from .probe import Probed, feature_bytes, probe
 from .runtime import Runtime
 
@@ -120,7 +130,6 @@ def _needs(info: GgufInfo, found: Probed, ctx: int, lines: int, head: Path | Non
         features=_features(info, head),
         head=sizes,
         on_gpu=found.gpus != (),
-        head_on_gpu=on_gpu,
     )
 
 
@@ -155,7 +164,9 @@ def _gguf_bytes(path: Path, pairs: int, *, on_gpu: bool) -> int:
         for tensor in header.tensors
         if tensor.name in ("blk.0.attn_k.weight", "blk.0.attn_v.weight")
     )
-    return weights + pairs * width * (2 if on_gpu else 4)
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    buffers = head_buffers(getattr(tokens, "length", 0), on_gpu=on_gpu)
+    return weights + buffers + pairs * width * (2 if on_gpu else 4)
 
 
 def _tensor_bytes(file: Path, pairs: int, *, on_gpu: bool) -> int:

@@ -217,25 +217,33 @@ def needs_of(
     features: int,
     head: tuple[int, int],
     on_gpu: bool,
-    head_on_gpu: bool,
 ) -> Needs:
     """From what was measured, or reckoned, of the parts.
 
     gpu, host: buffers to compute in. features: of the layers' inputs that a head reads.
-    head: its bytes on a GPU and on the host. on_gpu, head_on_gpu: whether there is a GPU that
-    llama.cpp, and the head, can use.
+    head: its bytes on a GPU and on the host. on_gpu: whether there is a GPU that llama.cpp can use.
     """
-    on_cuda = on_gpu and head_on_gpu
     return Needs(
         ctx=ctx,
         lines=lines,
         kv=kv,
         gpu=gpu + features if on_gpu else 0,
         host=host + features * (1 if on_gpu else 2),
-        gpu_head=head[0] if on_cuda else 0,
-        host_head=0 if on_cuda else head[1],
+        gpu_head=head[0] if on_gpu else 0,
+        host_head=0 if on_gpu else head[1],
         plain_head=head[1],
     )
+
+
+_OVER_VOCABULARY = ("t2d", "embed_tokens.weight", "lm_head.weight")
+# Rows of a head's batch, whose logits over the whole vocabulary lie in the buffer to compute in,
+# and copied in host memory; see `head_context.ROWS`.
+_HEAD_ROWS = 64
+
+
+def head_buffers(vocab: int, *, on_gpu: bool) -> int:
+    """Bytes that a head computes in. vocab: of the target."""
+    return _HEAD_ROWS * vocab * 4 * (1 if on_gpu else 2)
 
 
 def head_bytes_of(tensors: Mapping[str, Mapping[str, Any]], pairs: int, *, on_gpu: bool) -> int:
@@ -245,7 +253,10 @@ def head_bytes_of(tensors: Mapping[str, Mapping[str, Any]], pairs: int, *, on_gp
     llama.cpp is given it in float16 but for `fc`; on a GPU its own embeddings stay on the host. The
     CPU keeps keys and values in float32.
     """
-    total = 0
+    vocab = max(
+        (tensors[name]["shape"][0] for name in _OVER_VOCABULARY if name in tensors), default=0
+    )
+    total = head_buffers(vocab, on_gpu=on_gpu)
     for name, tensor in tensors.items():
         if name == "__metadata__":
             continue

@@ -25,7 +25,7 @@ MACHINE = Machine(
     python=(3, 12),
 )
 LLAMA = Llama("0.3.36", "0.3.36", features=("AVX", "AVX2", "FMA", "F16C", "REPACK"))
-PACKAGES = Packages({}, "2.13.0", "CUDA 13.0", torch_sees=True)
+PACKAGES = Packages({})
 HERE = Surroundings(project=Path("/specfit"), disk=Path("/models"), disk_free=900 * 10**9)
 RTX = Gpu("NVIDIA GeForce RTX 4070", "nvidia", 12 * GIB, 11 * GIB)
 
@@ -48,18 +48,18 @@ def found(
     here: Surroundings = HERE,
     packages: Packages = PACKAGES,
 ):
-    advice = advise(machine, llama, packages.torch_sees)
+    advice = advise(machine, llama)
     return problems(machine, llama, packages, here, advice, best(advice))
 
 
 def chosen(machine: Machine, llama: Llama):
-    one = best(advise(machine, llama, True))
+    one = best(advise(machine, llama))
     assert one is not None
     return one
 
 
 def of_quant(quant: str, machine: Machine, llama: Llama):
-    return next(a for a in advise(machine, llama, True) if a.model.quant == quant)
+    return next(a for a in advise(machine, llama) if a.model.quant == quant)
 
 
 def only(problems: tuple[Problem, ...]) -> Problem:

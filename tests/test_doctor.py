@@ -122,27 +122,26 @@ def test_what_is_missing_beside_it_is_named_with_its_cure():
 
 
 def test_packages_that_cannot_be_imported_are_installed_again():
-    absent = only(found(packages=Packages({"torch": ABSENT})))
-    assert absent.what == "PyTorch is not installed, and draft heads run on it"
-    assert absent.cure == ".venv/bin/pip install -c constraints.txt torch"
-    several = only(found(packages=Packages({"gguf": ABSENT, "torch": ABSENT})))
-    assert several.what == "Python packages are not installed: gguf, torch"
-    assert several.cure == ".venv/bin/pip install -c constraints.txt gguf torch"
-    broken = Packages({"gguf": "ImportError: no"}, "2.13.0")
+    absent = only(found(packages=Packages({"numpy": ABSENT})))
+    assert absent.what == "the Python package numpy is not installed"
+    assert absent.cure == ".venv/bin/pip install -c constraints.txt numpy"
+    several = only(found(packages=Packages({"gguf": ABSENT, "rich": ABSENT})))
+    assert several.what == "Python packages are not installed: gguf, rich"
+    assert several.cure == ".venv/bin/pip install -c constraints.txt gguf rich"
+    broken = Packages({"gguf": "ImportError: no"})
     problem = only(found(packages=broken))
     assert problem.what == "the Python package gguf cannot be imported (ImportError: no)"
     assert problem.cure.endswith("--force-reinstall --no-deps gguf")
-    search = Packages({SEARCH: "it crashes (SIGBUS)"}, "2.13.0")
+    search = Packages({SEARCH: "it crashes (SIGBUS)"})
     assert only(found(packages=search)).cure == "rm -f planner/_search*.so; make setup"
     packaged = found(packages=search, here=replace(HERE, project=None))
     assert only(packaged).cure == "pip install --force-reinstall --no-deps specfit"
 
 
 def test_a_crash_is_put_down_to_the_package_it_came_with():
-    told = {"broken gguf": ABSENT, "torch": "2.13.0", "torch_gpu": "", "step": SEARCH}
+    told = {"broken gguf": ABSENT, "step": SEARCH}
     packages = doctor_packages.read_answer(Answer(told, "it crashes (SIGBUS)"))
     assert packages.broken == {"gguf": ABSENT, SEARCH: "it crashes (SIGBUS)"}
-    assert packages.torch == "2.13.0"
 
 
 @pytest.mark.parametrize(("python", "age"), [((3, 10), "older"), ((3, 15), "newer")])
@@ -156,21 +155,6 @@ def test_the_makefile_takes_the_pythons_that_the_doctor_takes():
     makefile = (Path(__file__).parents[1] / "Makefile").read_text()
     least, most = doctor.PYTHONS
     assert f"{least} <= sys.version_info[:2] <= {most}" in makefile
-
-
-def test_a_head_that_would_run_on_the_cpu_beside_a_gpu_is_told():
-    with_gpu = replace(MACHINE, gpus=(RTX,))
-    plain = Packages({}, "2.13.0+cpu")
-    assert (
-        "is built without CUDA, so the draft head"
-        in only(found(with_gpu, on_gpu(11), packages=plain)).what
-    )
-    blind = Packages({}, "2.13.0", "CUDA 13.0", torch_says="The NVIDIA driver is too old")
-    problem = only(found(with_gpu, on_gpu(11), packages=blind))
-    assert "built for CUDA 13.0 and sees no GPU" in problem.what
-    assert "too old" in problem.what
-    assert problem.cure.startswith("update the driver")
-    assert found(packages=plain) == ()
 
 
 def test_a_driver_that_is_too_old_for_the_toolkit_is_told_before_anything_is_built():
@@ -199,7 +183,7 @@ def test_too_little_memory_or_disk_is_a_problem():
     problem = only(found(replace(MACHINE, ram=8 * GIB, ram_free=7 * GIB)))
     assert (
         problem.what
-        == "no recommended model fits: IQ4_XS, the smallest, is 8.7 GiB short of memory"
+        == "no recommended model fits: IQ4_XS, the smallest, is 8.4 GiB short of memory"
     )
     full = replace(HERE, disk_free=5 * 10**9)
     problem = only(found(here=full))

@@ -42,7 +42,7 @@ from specfit.models import bundled_model
         (12, "22 of 48 layers' experts in host memory, the rest on the GPU"),
         (4.5, "44 of 48 layers' experts in host memory, the rest on the GPU"),
         (3, "all experts in host memory, the rest on the GPU"),
-        (2.5, "29 of 49 layers on the GPU, all experts in host memory"),
+        (2.5, "27 of 49 layers on the GPU, all experts in host memory"),
         (1, "all in host memory"),
     ],
 )
@@ -55,7 +55,7 @@ def test_models_go_where_the_planner_of_placements_puts_them(gibibytes, words):
 
 def test_what_does_not_fit_says_how_much_is_missing_and_what_fits_badly_says_so():
     there = replace(MACHINE, ram=24 * GIB, ram_free=19 * GIB)
-    assert where(of_quant("Q8_0", there, LLAMA)) == "does not fit: 7.5 GiB short"
+    assert where(of_quant("Q8_0", there, LLAMA)) == "does not fit: 7.3 GiB short"
     tight = of_quant("Q4_K_M", replace(there, ram_free=17 * GIB), LLAMA)
     assert where(tight) == "all in host memory, but tightly"
     assert not tight.fits_well
@@ -70,16 +70,16 @@ def test_one_begins_with_what_fits_well():
     busy = replace(MACHINE, ram=24 * GIB, ram_free=17 * GIB)
     assert chosen(busy, LLAMA).model.quant == "IQ4_XS"
     assert chosen(replace(busy, ram_free=10 * GIB), LLAMA).model.quant == "IQ4_XS"
-    assert best(advise(replace(MACHINE, ram=12 * GIB), LLAMA, False)) is None
+    assert best(advise(replace(MACHINE, ram=12 * GIB), LLAMA)) is None
 
 
 def test_a_gpu_that_shares_the_hosts_memory_does_not_add_to_it():
     apple = replace(MACHINE, gpus=(Gpu("Apple GPU", "apple"),), ram=16 * GIB, ram_free=14 * GIB)
-    assert best(advise(apple, on_gpu(10, "igpu"), False)) is None
+    assert best(advise(apple, on_gpu(10, "igpu"))) is None
     large = replace(apple, ram=48 * GIB, ram_free=40 * GIB)
     assert chosen(large, on_gpu(30, "igpu")).on_gpu
     assert chosen(large, LLAMA).on_gpu  # 0.7 of what is free
-    assert all(one.at_most is None for one in advise(large, on_gpu(30, "igpu"), False))
+    assert all(one.at_most is None for one in advise(large, on_gpu(30, "igpu")))
 
 
 def test_a_gpu_that_llama_cpp_is_not_built_for_is_planned_with_and_told():
@@ -92,8 +92,8 @@ def test_a_gpu_that_llama_cpp_is_not_built_for_is_planned_with_and_told():
 
 def test_more_memory_never_makes_a_model_unfit_nor_its_bound_lower():
     for one, more in zip(
-        advise(replace(MACHINE, ram=32 * GIB, ram_free=30 * GIB), on_gpu(8), True),
-        advise(MACHINE, on_gpu(16), True),
+        advise(replace(MACHINE, ram=32 * GIB, ram_free=30 * GIB), on_gpu(8)),
+        advise(MACHINE, on_gpu(16)),
         strict=True,
     ):
         assert (more.plan is not None) >= (one.plan is not None)

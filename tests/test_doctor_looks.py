@@ -189,12 +189,12 @@ def test_packages_that_crash_or_fail_do_not_take_the_doctor_with_them(tmp_path, 
 
 
 def test_without_numpy_the_doctor_says_at_least_that(tmp_path, monkeypatch):
-    shim(tmp_path, monkeypatch, numpy=FAIL, torch="raise OSError('libtorch.so')")
+    shim(tmp_path, monkeypatch, numpy=FAIL, gguf="raise OSError('libm.so')")
     command = [sys.executable, "-c", "from specfit.app.doctor import main; main()"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert "problem: the Python package numpy cannot be imported (ImportError:" in done.stdout
-    assert "problem: PyTorch cannot be imported (OSError: libtorch.so)" in done.stdout
+    assert "problem: the Python package gguf cannot be imported (OSError: libm.so)" in done.stdout
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     assert json.loads(done.stdout)["healthy"] is False
 

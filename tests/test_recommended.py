@@ -37,7 +37,7 @@ BY_QUANT = {model.quant: model for model in RECOMMENDED}
 # llama.cpp's numbers of these quantisations.
 FILE_TYPES = {"Q8_0": 7, "Q6_K": 18, "Q5_K_M": 17, "Q4_K_M": 15, "IQ4_XS": 30}
 Q4_K_M = BY_QUANT["Q4_K_M"]
-HOST = {"on_gpu": False, "head_on_gpu": False, "split": False}
+HOST = {"on_gpu": False, "split": False}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_described_head_takes_what_such_a_file_takes(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
     os.truncate(tmp_path / "model.safetensors", 8 + len(text) + at)  # takes no room on the disk
     for on_gpu in (False, True):
-        needs = Q4_K_M.needs(on_gpu=on_gpu, head_on_gpu=on_gpu, split=False)
+        needs = Q4_K_M.needs(on_gpu=on_gpu, split=False)
         told = needs.gpu_head if on_gpu else needs.host_head
         assert told == head_bytes(tmp_path, CONTEXT, on_gpu=on_gpu)
     assert 300 * MIB < told < 500 * MIB  # published as 350 MB, in 16 bits
