@@ -28,7 +28,7 @@ __all__ = [
     "SpecfitError",
 ]
 
-# Imported when first asked for: torch and llama.cpp take seconds, and replays need neither; and
+# Imported when first asked for: llama.cpp takes a second, and replays need none of it; and
 # the doctor is to say what is wrong with any of them.
 _LATER = {
     "Engine": "specfit.backend.engine",

@@ -17,7 +17,7 @@ from .errors import SpecfitError
 from .plan import GIB, Machine, Needs, Part, Placement, Plan, Weights, Wish
 
 # Left free on every GPU that is used, as llama.cpp does: for the driver's context, the buffers that
-# kernels take while they run, torch's kernels, and a desktop.
+# kernels take while they run, and a desktop.
 RESERVE = GIB
 # Bits a weight, of a whole file: what to look for when a model does not fit.
 CLASSES = (
