@@ -104,6 +104,9 @@ def where(advice: Advice) -> str:
         words = "all in host memory"
     elif advice.on_gpu:
         words = "all on the GPU"
+    elif advice.plan.cache:
+        share = advice.plan.cache / sum(advice.model.weights.experts)
+        words = f"experts in host memory, {share:.0%} of them on the GPU too, as they are used"
     elif placement.gpu_layers <= n:
         words = f"{placement.gpu_layers} of {n + 1} layers on the GPU, all experts in host memory"
     else:
@@ -150,6 +153,8 @@ def last_loads(costs: Path, files: Mapping[str, Path]) -> Iterator[tuple[str, fl
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             model = Path(kept["model"])
+            if kept.get("cached"):
+                continue  # it depends on what is in the cache
             ms = min(float(point["ms"]) for point in kept["points"] if point["rows"] == 1)
             times[model] = max(times.get(model, (0.0, 0.0)), (path.stat().st_mtime, ms))
         except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
@@ -166,7 +171,8 @@ def _advice(model: Recommended, machine: Machine, memory: Memory, measured: floa
     except TooBig as error:
         return Advice(model, None, error.short)
     read = read_from_host(model, plan)
-    at_most = machine.bandwidth / read if read and machine.bandwidth and not memory.shared else None
+    known = read and machine.bandwidth and not (memory.shared or plan.cache)
+    at_most = machine.bandwidth / read if known else None
     return Advice(model, plan, 0, measured, at_most)
 
 
@@ -174,7 +180,7 @@ def _plan(model: Recommended, memory: Memory) -> Plan:
     """As when loading: planned anew with larger buffers if some experts stay behind."""
     for split in (False, True):
         needs = model.needs(on_gpu=memory.gpus != (), split=split)
-        plan = fit(model.weights, needs, memory, Wish())
+        plan = fit(model.weights, needs, memory, Wish(expert_cache=None))
         if _is_on_gpu(plan, model) or not memory.gpus:
             break
     return plan

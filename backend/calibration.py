@@ -15,7 +15,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -23,40 +23,30 @@ from statistics import median
 import llama_cpp
 import numpy as np
 
-from specfit.planner import CostPoint, DraftTree, FloatArray, Overheads, pack, union_per_layer
-from specfit.planner.cost import LEAST_APART
+from specfit.planner import CostPoint, FloatArray, Overheads
 
 from .cache import cache_path, identity, replace_if_possible
+from .cached_cost import hit_cycles, paid_points
 from .context import TREE_LIMIT, Context
 from .errors import SpecfitError
 from .head import Head
 from .held import MAX_ROWS, HeldExperts
+from .madeup import DEAR_MS, STEADY, Cycles, Shape, typical
 from .model import Progress
-from .sampling import QWEN3, Sampler
-from .verify import walk
 
 ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 31, 32, 48, TREE_LIMIT)
 # A shape is visited until it has had this much time, but never more or less often than this; one
 # that is beyond reason already, once.
 SHAPE_MS, VISITS, BEYOND_MS = 100.0, (2, 6), 1000.0
-# Cycles after the first of a visit, of which the last two count; one is enough for a dear shape,
-# but never for these row counts: plain decoding and its first draft decide whether anything pays.
-STEADY, DEAR_MS, DECISIVE = 4, 25.0, (1, 2)
 # Text before the measured cycles: an empty cache would flatter the attention.
 PREFIX = 128
 # What more text costs is measured at these row counts, behind so many tokens, if those of the
 # prefix show that they can be processed within a second.
 CONTEXT_ROWS, LONG_TEXT = (1, 4, 16, 31, TREE_LIMIT), 5 * PREFIX
 LEVEL_WIDTHS, LEVEL_ROUNDS, BRANCHING = (1, 2, 4, 8), 10, 8
-UNION_LOOKS = 3
 # A stored measurement that is off by more than this factor is taken again; less is followed.
 TOLERANCE = 3.0
 FORMAT = 5
-# A use of a missing expert costs no more than so many missing experts.
-MOST_USE_SHARE = 2.0
-
-
-Shape = tuple[int, bool]  # rows, and whether they are one token repeated
 
 
 @dataclass(frozen=True)
@@ -149,7 +139,7 @@ def _stored(path: Path) -> Measured | None:
 def _still_true(stored: Measured, context: Context) -> bool:
     """Whether one row takes about what was stored: a few decodes, against a measurement that was
     taken beside another program, or a machine that has changed since."""
-    now = _typical(_Cycles.behind(context).visit((1, False))[1:])
+    now = typical(Cycles.behind(context).visit((1, False))[1:])
     context.truncate(0)
     # A cache of experts is still empty.
     then = max(point.ms for point in stored.points if point.rows == 1)
@@ -175,14 +165,15 @@ def measure(
         token_s = _prefill_s(context, text.tolist())
         context_ms = _context_ms(context, token_s) if held is None else []
         done(0.1)
-        cycles = _Cycles.behind(context)
+        cycles = Cycles.behind(context)
         first, steady = _visit_all(cycles, lambda fraction: done(0.1 + 0.7 * fraction))
         level_ms, position_ms = ([0.0], 0.0) if head is None else _head_ms(cycles, head)
         done(0.9)
         observe_ms, features_ms = _observe_ms(cycles), _features_ms(cycles)
         unions = {shape: cycles.union(shape) for shape in steady}
-        hits = {} if held is None else _hits(cycles, held)
+        hits = {}
         if held is not None:  # not before, since then it is empty no more
+            hits = {n: hit_cycles(cycles, held, n) for n in ROW_COUNTS if n <= MAX_ROWS}
             context_ms = _context_ms(context, token_s, held)
         done(1.0)
     finally:
@@ -195,155 +186,20 @@ def measure(
         # However noisy the slope is, most of a cycle is not due to so little text.
         return CostPoint(rows, union, max(ms - due[rows], ms / 2))
 
-    points = [point(s[0], unions[s], _typical(times)) for s, times in steady.items()]
-    switch_ms = median(_typical(first[shape]) - _typical(steady[shape]) for shape in steady)
+    points = [point(s[0], unions[s], typical(times)) for s, times in steady.items()]
+    switch_ms = median(typical(first[shape]) - typical(steady[shape]) for shape in steady)
     measured = Measured(
         points, level_ms, max(0.0, switch_ms), context_ms, observe_ms, features_ms, position_ms
     )
     if held is None:
         return measured
-    hit = [(point(rows, 0.0, ms), missing) for rows, (ms, missing) in hits.items()]
+    hit = [(point(n, 0.0, typical(times)), missing) for n, (times, missing) in hits.items()]
     points, use_share = paid_points(points, hit, context.model.info.n_experts_used)
     return replace(measured, points=points, cached=True, use_share=use_share)
 
 
-def _typical(times: list[float]) -> float:
-    """The lower quartile: another program can only add to a time."""
-    return float(np.quantile(times, 0.25))
-
-
-@dataclass(frozen=True)
-class _Cycles:
-    """Cycles of made-up trees behind the `n_text` tokens that the context holds."""
-
-    context: Context
-    n_text: int
-    sampler: Sampler
-    rng: np.random.Generator
-
-    @classmethod
-    def behind(cls, context: Context) -> _Cycles:
-        return cls(context, context.n_past[0], Sampler(QWEN3), np.random.default_rng(0))
-
-    def tree(self, shape: Shape) -> DraftTree:
-        """A binary tree: about as bushy as what is verified."""
-        rows, alike = shape
-        tokens = self.rng.integers(0, self.context.model.n_vocab, rows, dtype=np.int32)
-        if alike:
-            tokens[:] = tokens[0]
-        parents = (np.arange(rows, dtype=np.int32) - 1) // 2
-        return DraftTree(parents, tokens, self.rng.random(rows))
-
-    def timed(self, tree: DraftTree) -> float:
-        """Time of a cycle that verifies `tree`, and commits the first draft where there is one."""
-        context, sampler = self.context, self.sampler
-        start = time.perf_counter()
-        if len(tree) == 1:
-            context.decode_token(int(tree.tokens[0]))
-            sampler.sample(context, 0)
-        else:
-            context.decode_tree(tree)
-            walk(tree, lambda row: sampler.sample(context, row), lambda _token: True)
-            context.commit([[0, 1]])
-        if context.tapped:
-            np.array(context.features(len(tree))[:2])
-        return (time.perf_counter() - start) * 1e3
-
-    def visit(self, shape: Shape) -> list[float]:
-        """Times of a shape's cycles in a row, the first of them after another number of rows."""
-        times = [self.timed(self.tree(shape))]
-        for _ in range(STEADY if times[0] < DEAR_MS or shape[0] in DECISIVE else 1):
-            times.append(self.timed(self.tree(shape)))
-        self.context.truncate(self.n_text)
-        return times
-
-    def union(self, shape: Shape) -> float:
-        """Mean union per layer of a shape: observed, outside of any timing."""
-        info, observer = self.context.model.info, self.context.observer
-        if not info.n_experts:
-            return 0.0
-        seen: list[float] = []
-        for _ in range(1 if observer is None else UNION_LOOKS):
-            if observer is not None:
-                observer.arm()
-                spent = self.timed(self.tree(shape))
-                observer.disarm()
-                self.context.truncate(self.n_text)
-                ids = observer.selections(shape[0])
-                if ids is not None:
-                    sets = pack(np.maximum(ids, 0), info.n_experts)
-                    seen.append(float(union_per_layer(sets).mean()))
-                if spent > DEAR_MS:
-                    break
-        if seen:
-            return float(np.mean(seen))
-        # Unobserved, different tokens are taken to choose independently.
-        share = 1 if shape[1] else shape[0]
-        return float(info.n_experts * (1 - (1 - info.n_experts_used / info.n_experts) ** share))
-
-
-def _hits(cycles: _Cycles, held: HeldExperts) -> dict[int, tuple[float, FloatArray]]:
-    """For every number of rows that goes through the cache of experts, what a decode takes all of
-    whose experts it holds, as far as there are slots; and what was missing, float64 [layer, 2]."""
-    found = {}
-    for rows in (rows for rows in ROW_COUNTS if rows <= MAX_ROWS):
-        times, missing = _hit_cycles(cycles, held, rows)
-        found[rows] = _typical(times), missing
-    return found
-
-
-def _hit_cycles(cycles: _Cycles, held: HeldExperts, rows: int) -> tuple[list[float], FloatArray]:
-    """Times of a few cycles alike, so many of one token repeated that the cache holds all experts
-    of; and what was missing in the last one."""
-    tree, times, missing = cycles.tree((rows, True)), [], np.zeros((1, 2))
-    for _ in range(2):  # a hit is computed otherwise, so that a row may choose anew
-        held.skip()
-        cycles.timed(tree)
-        cycles.context.truncate(cycles.n_text)
-        held.hold_used()
-    for _ in range(STEADY):
-        held.skip()
-        times.append(cycles.timed(tree))
-        cycles.context.truncate(cycles.n_text)
-        missing = held.counted().missing
-    return times[-2:], missing
-
-
-def paid_points(
-    points: Sequence[CostPoint], hits: Sequence[tuple[CostPoint, FloatArray]], top_k: int
-) -> tuple[list[CostPoint], float]:
-    """What was measured, in experts that are paid for, and the price of a use of one.
-
-    points: with an empty cache, by the union of experts. hits: with a full one; and what was
-    missing all the same, float64 [layer, 2], experts and uses of them.
-    """
-    wide = {p.rows: max((o for o in points if o.rows == p.rows), key=_union) for p in points}
-    narrow = {p.rows: min((o for o in points if o.rows == p.rows), key=_union) for p in points}
-    shares = []
-    for hit, _ in hits:
-        low, high = narrow[hit.rows], wide[hit.rows]
-        price = (high.ms - low.ms) / max(high.union - low.union, LEAST_APART)
-        if hit.rows > 1 and price > 0:
-            shares.append(((low.ms - hit.ms) / price - low.union) / (hit.rows * top_k))
-    use_share = min(max(median(shares), 0.0), MOST_USE_SHARE) if shares else 1.0
-    paid = [
-        CostPoint(p.rows, p.union + use_share * p.rows * top_k, p.ms)
-        for p in wide.values()
-        if p.rows <= MAX_ROWS
-    ]
-    paid += [
-        replace(hit, union=float(missing.mean(axis=0) @ (1.0, use_share))) for hit, missing in hits
-    ]
-    # More rows take llama.cpp's ordinary path, whatever lies in the cache.
-    return [*paid, *(replace(p, union=0.0) for p in wide.values() if p.rows > MAX_ROWS)], use_share
-
-
-def _union(point: CostPoint) -> float:
-    return point.union
-
-
 def _visit_all(
-    cycles: _Cycles, done: Callable[[float], None]
+    cycles: Cycles, done: Callable[[float], None]
 ) -> tuple[dict[Shape, list[float]], dict[Shape, list[float]]]:
     """First and steady times of all shapes, which take turns."""
     kinds = (True, False) if cycles.context.model.info.n_experts else (False,)
@@ -392,18 +248,18 @@ def _has_room(context: Context) -> bool:
 def _context_times(context: Context, held: HeldExperts | None) -> FloatArray:
     """float64: typical cycles of CONTEXT_ROWS rows; with a cache of experts, of such as it holds,
     since what missing ones take varies by more than the text."""
-    cycles = _Cycles.behind(context)
+    cycles = Cycles.behind(context)
     times: dict[int, list[float]] = {rows: [] for rows in CONTEXT_ROWS}
     for _ in range(VISITS[0]):
         for rows in CONTEXT_ROWS:
             if held is not None and rows <= MAX_ROWS:
-                times[rows] += _hit_cycles(cycles, held, rows)[0]
+                times[rows] += hit_cycles(cycles, held, rows)[0]
             else:
                 times[rows] += cycles.visit((rows, False))[-2:]
-    return np.array([_typical(spent) for spent in times.values()])
+    return np.array([typical(spent) for spent in times.values()])
 
 
-def _head_ms(cycles: _Cycles, head: Head) -> tuple[list[float], float]:
+def _head_ms(cycles: Cycles, head: Head) -> tuple[list[float], float]:
     """Typical times of the first level and of expanding 1, 2, … nodes, each after a decode; and of
     catching up on a position of much text."""
     context, spent = cycles.context, {width: [0.0] * 0 for width in (0, *LEVEL_WIDTHS)}
@@ -433,13 +289,13 @@ def _head_ms(cycles: _Cycles, head: Head) -> tuple[list[float], float]:
             spent[0].append((begun - start) * 1e3)
             spent[width].append((time.perf_counter() - begun) * 1e3 / 2)
     head.truncate(0)
-    typical = {width: _typical(times) for width, times in spent.items()}
+    usual = {width: typical(times) for width, times in spent.items()}
     widths = range(LEVEL_WIDTHS[-1] + 1)
-    levels = np.interp(widths, list(typical), list(typical.values()))
+    levels = np.interp(widths, list(usual), list(usual.values()))
     return [float(ms) for ms in levels], min(catching_up)
 
 
-def _observe_ms(cycles: _Cycles) -> float:
+def _observe_ms(cycles: Cycles) -> float:
     """What an armed decode of 4 rows takes more than an unarmed one (interleaved)."""
     context = cycles.context
     if context.observer is None:
@@ -452,10 +308,10 @@ def _observe_ms(cycles: _Cycles) -> float:
             spent[armed].append(cycles.timed(cycles.tree((4, False))))
             context.observer.disarm()
             context.truncate(cycles.n_text)
-    return max(0.0, _typical(spent[True][1:]) - _typical(spent[False][1:]))
+    return max(0.0, typical(spent[True][1:]) - typical(spent[False][1:]))
 
 
-def _features_ms(cycles: _Cycles) -> float:
+def _features_ms(cycles: Cycles) -> float:
     """What one row takes more where features are handed out (interleaved)."""
     context = cycles.context
     if not context.taps:
@@ -465,7 +321,7 @@ def _features_ms(cycles: _Cycles) -> float:
         for wanted in (False, True):
             context.tap(0, wanted=wanted)
             spent[wanted] += cycles.visit((1, False))[-2:]
-    return max(0.0, _typical(spent[True]) - _typical(spent[False]))
+    return max(0.0, typical(spent[True]) - typical(spent[False]))
 
 
 def _cache_path(context: Context, head: Head | None, held: HeldExperts | None) -> Path:

@@ -130,11 +130,12 @@ class _View:
                 f"{file} is damaged: {name[:100]} has a shape that makes no sense."
             )
         last = offset + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
-        if prod(shape) > len(self._storage) or (prod(shape) and last >= len(self._storage)):
+        n = prod(map(int, shape))
+        if n > len(self._storage) or (n and last >= len(self._storage)):
             raise ModelFileError(
                 f"{file} is damaged: {name[:100]} is larger than what is stored of it."
             )
-        if not prod(shape):
+        if not n:
             return Stored(self._kind, shape, np.empty(shape, TYPES[self._kind]))
         size = self._storage.itemsize
         data = np.lib.stride_tricks.as_strided(
@@ -183,7 +184,7 @@ class _Tensors(pickle.Unpickler):
     def _storage(self, kind: str, name: str) -> NDArray[Any]:
         entry = self._entries[f"{self._folder}data/{name}"]
         header = self._bytes[entry.header_offset :][: _LOCAL_HEADER.size]
-        start = entry.header_offset + 4 + sum(_LOCAL_HEADER.unpack(header))
+        start = entry.header_offset + 4 + sum(_LOCAL_HEADER.unpack(header.tobytes()))
         start += _LOCAL_HEADER.size - 4
         data = self._bytes[start : start + entry.file_size]
         if len(data) != entry.file_size:

@@ -109,6 +109,8 @@ class Scripted:
         text = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         return Said(text, self._opens, self._per_s)
 
+    def trouble(self) -> None: ...
+
     def close(self) -> None: ...
 
 

@@ -172,6 +172,8 @@ class MadeUpEngine:
             info=SimpleNamespace(context_length=4096),
         )
 
+    def trouble(self) -> None: ...
+
     def count_tokens(self, messages: Sequence[dict[str, str]]) -> int:
         return sum(len(message["content"]) // 4 + 3 for message in messages)
 

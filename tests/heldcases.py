@@ -8,7 +8,10 @@ import numpy as np
 from expert_cache_rig import standin
 
 from specfit.backend import Engine, LoadOptions, Sampling, Spec, library
-from specfit.backend.calibration import _Cycles, _hits
+from specfit.backend.cached_cost import hit_cycles
+from specfit.backend.calibration import ROW_COUNTS
+from specfit.backend.held import MAX_ROWS
+from specfit.backend.madeup import Cycles
 
 QUESTION = [{"role": "user", "content": "Tell me a short story about a fox."}]
 MODES = ("off", "chain:2", "specfit", "off")
@@ -83,9 +86,11 @@ def of_full_hits() -> dict[int, float]:
         held = engine._held
         assert held is not None
         engine.context.decode_prompt(list(range(100, 164)))
-        found = _hits(_Cycles.behind(engine.context), held)
+        cycles = Cycles.behind(engine.context)
+        counts = [rows for rows in ROW_COUNTS if rows <= MAX_ROWS]
+        found = {rows: hit_cycles(cycles, held, rows)[1] for rows in counts}
         engine.context.truncate(0)
-        return {rows: float(missing[:, 0].mean()) for rows, (_, missing) in found.items()}
+        return {rows: float(missing[:, 0].mean()) for rows, missing in found.items()}
 
 
 def moved(seed: int) -> dict[str, Any]:

@@ -225,7 +225,9 @@ class TestCosts:
         assert measured.context_by_rows(64) is None
         bundled_engine.forget()
         context = bundled_engine.context
-        slopes = calibration._context_ms(context, [7] * calibration.PREFIX)
+        slopes = calibration._context_ms(
+            context, calibration._prefill_s(context, [7] * calibration.PREFIX)
+        )
         assert context.n_past[0] == calibration.PREFIX
         bundled_engine.forget()
         assert len(slopes) == len(calibration.CONTEXT_ROWS)

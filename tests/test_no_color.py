@@ -245,7 +245,7 @@ async def test_messages_that_are_selected_drafted_or_wrong_are_seen():
 
 async def test_bars_and_strips_are_seen(monkeypatch):
     loading, strip, meters = LoadingView(), ExpertStrip(), Meters(lambda: [Memory("RAM", 1, 2)])
-    view = SimpleNamespace(layers=np.array([1, 9, 1, 9]))
+    view = SimpleNamespace(layers=np.array([1, 9, 1, 9]), report=SimpleNamespace(hits=0, misses=0))
     async with Shelf(loading, strip, meters).run_test(size=SMALL) as pilot:
         loading.show(0.5)
         strip.add([view])
