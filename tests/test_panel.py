@@ -397,3 +397,12 @@ class TestMeters:
         assert ram.ours is not None
         assert 0 < ram.ours < ram.total
         assert 0 < ram.used < ram.total
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 40)])
+async def test_hits_of_the_cache_of_experts_stand_above_the_experts(size: tuple[int, int]) -> None:
+    async with stage(size) as (app, pilot):
+        cached = replace(cycle_report(), hits=90, misses=10)
+        app.panel.show([replace(small_view(), report=cached)], "specfit")
+        await settled(pilot)
+        assert any("Experts: 13-15, mean 14.0 · cache 90%" in line for line in lines_of(app))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
 
+from specfit.app.stats import statistics
 from specfit.app.widgets.status_line import StatusLine, status
 from specfit.backend import CycleMeans, Report
 
@@ -50,6 +53,12 @@ class TestTheStatusLine:
 
     def test_a_dense_model_has_no_union(self):
         assert "union" not in status(report(union=0.0), "specfit", "", 120)
+
+    def test_with_a_cache_of_experts_its_hits_take_the_place_of_the_union(self):
+        cached = replace(report(), means=replace(report().means, hits=90.0, misses=10.0))
+        line = status(cached, "specfit", "", 120)
+        assert line.endswith(" · rows 3.1 · cache 90%")
+        assert "90% of expert uses in the GPU's cache" in statistics(cached, "specfit")
 
     async def test_fits_80_columns_and_follows_a_resize(self):
         app = Line()

@@ -56,12 +56,13 @@ class ExpertStrip(Widget):
         self.draw()
 
     def draw(self) -> None:
-        self.border_title = "Experts a layer"
+        title, of = "Experts a layer", ""
+        if self._hit_rate is not None:  # both have to fit 38 cells
+            title, of = "Experts", f" · cache {self._hit_rate:.0%}"
         if self._mean is not None:
             low, high, mean = self._mean.min(), self._mean.max(), self._mean.mean()
-            self.border_title = f"Experts a layer: {low:.0f}-{high:.0f}, mean {mean:.1f}"
-        if self._hit_rate is not None:
-            self.border_title += f" · cache {self._hit_rate:.0%}"
+            title += f": {low:.0f}-{high:.0f}, mean {mean:.1f}"
+        self.border_title = title + of
         self.refresh()
 
     def render(self) -> Content:
