@@ -405,4 +405,4 @@ async def test_hits_of_the_cache_of_experts_stand_above_the_experts(size: tuple[
         cached = replace(cycle_report(), hits=90, misses=10)
         app.panel.show([replace(small_view(), report=cached)], "specfit")
         await settled(pilot)
-        assert any("Experts: 13-15, mean 14.0 · cache 90%" in line for line in lines_of(app))
+        assert any("Experts a layer: mean 14.0, 90% hits" in line for line in lines_of(app))

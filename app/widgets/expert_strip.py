@@ -56,13 +56,14 @@ class ExpertStrip(Widget):
         self.draw()
 
     def draw(self) -> None:
-        title, of = "Experts a layer", ""
-        if self._hit_rate is not None:  # both have to fit 38 cells
-            title, of = "Experts", f" · cache {self._hit_rate:.0%}"
+        self.border_title = "Experts a layer"
         if self._mean is not None:
             low, high, mean = self._mean.min(), self._mean.max(), self._mean.mean()
-            title += f": {low:.0f}-{high:.0f}, mean {mean:.1f}"
-        self.border_title = title + of
+            # With the cache's hits there is no room for both.
+            extremes = f"{low:.0f}-{high:.0f}, " if self._hit_rate is None else ""
+            self.border_title += f": {extremes}mean {mean:.1f}"
+        if self._hit_rate is not None:
+            self.border_title += f", {self._hit_rate:.0%} hits"
         self.refresh()
 
     def render(self) -> Content:
