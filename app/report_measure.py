@@ -21,6 +21,7 @@ from .machine import machine_name
 from .report_plain import llama_bench
 from .report_plan import OFF, PLAIN, SPECFIT, Asked, Placement, Plan
 from .report_process import VisitProcess
+from .report_round import SEGMENT_S
 from .report_stats import doubted, ratio, times
 from .report_store import Record, Results, Round, Store
 from .report_visit import choice_as_json
@@ -240,6 +241,7 @@ def settings_of(placement: Placement) -> Record:
         "head": None if head is None else _named(head),
         "options": options,
         "environment": dict(placement.environment),
+        "segment_s": SEGMENT_S,
     }
 
 
@@ -252,7 +254,13 @@ def _named(path: Path) -> list[Any]:
 
 
 def check_same(plan: Plan, results: Results) -> None:
-    """Raises AppError if a placement was measured under this name as something else."""
+    """Raises AppError if a placement was measured under this name as something else, or anything
+    when modes answered in one go."""
+    if any("segment_s" not in visit["settings"] for visit in results.visits):
+        raise AppError(
+            "the folder has results of an earlier specfit-report, whose modes did not take turns "
+            "within an answer; name another folder"
+        )
     for placement in plan.placements:
         for visit in results.visits_of(placement.name):
             now = settings_of(placement)

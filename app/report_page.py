@@ -10,6 +10,7 @@ from typing import Any
 
 from .bench_audit import Audit, Estimate
 from .report_plan import OFF, PLAIN
+from .report_round import SEGMENT_S, SETTLING, TURNS
 from .report_stats import predicted, ratio, runs_of, speed, times
 from .report_store import Record, Results, Round
 from .report_words import against_others, best_of, chains_of, modes_of, verdicts
@@ -87,11 +88,14 @@ def _what(results: Results, placements: Sequence[str], about_it: str) -> str:
         heads = ["placement", "what", "tokens an answer", "prompts answered", "loads", "date"]
         lines.append(_table(heads, rows, left=2))
         lines.append(
-            "Temperature 0. Every prompt is answered under all modes side by side, in one process, "
-            "in an order in which each mode follows each other one equally often. "
-            f"`{PLAIN}` is a bare loop of llama_decode and argmax on the same weights, one of the "
-            "modes. Speeds are all tokens over all seconds, without the prompt and the first "
-            "token; kinds of prompts weigh alike. ± is one standard error, by "
+            "Temperature 0. Every prompt is processed once and answered under all modes, in one "
+            f"process. Within the answer modes take turns of {SEGMENT_S:g} s or 1/{TURNS} of its "
+            f"tokens, each behind {SETTLING} plain decodes that do not count, in an order in which "
+            "each mode follows each other one equally often; their keys and values share a "
+            "context, which is the larger by the others' answers. "
+            f"`{PLAIN}`, one of the modes, is a bare loop of llama_decode and argmax on the same "
+            "weights, in a context of its own. Speeds are all tokens over all seconds, without the "
+            "prompt and the first token; kinds of prompts weigh alike. ± is one standard error, by "
             "leaving out one prompt at a time. A mode sits out once its ratio to `off` is known to "
             "0.03, so a ratio is of the rounds that both modes played.\n"
         )

@@ -18,7 +18,7 @@ from .interrupts import Interrupts
 from .report_plan import Placement
 
 if TYPE_CHECKING:
-    from specfit.backend import Report
+    from specfit.backend import CycleReport, Report
 
 BATCH = 512
 REPETITIONS = 3
@@ -27,8 +27,11 @@ REPETITIONS = 3
 class PlainLoop:
     """llama_decode and the likeliest token, in a context of its own with llama.cpp's defaults.
 
-    Nothing of ours takes part, so that what the engine costs beyond llama.cpp shows.
+    Nothing of ours takes part, so that what the engine costs beyond llama.cpp shows. tokens: of the
+    present answer; cycles: none of its are told one by one.
     """
+
+    cycles: Sequence[CycleReport] = ()
 
     def __init__(self, model: Any, ctx: int, threads: int) -> None:
         """model: llama.cpp's handle. Raises AppError if there is no memory for the context."""
@@ -41,32 +44,36 @@ class PlainLoop:
         self._context = llama.llama_init_from_model(model, params)
         if self._context is None:
             raise AppError("there is no memory for a second context, in which llama.cpp is timed")
+        self._memory = llama.llama_get_memory(self._context)
         self._vocab = llama.llama_model_get_vocab(model)
         self._n_vocab = int(llama.llama_vocab_n_tokens(self._vocab))
+        self._n_prompt = 0
+        self.tokens: list[int] = []
 
     def close(self) -> None:
         self._llama.llama_free(self._context)
 
-    def answer(self, prompt: Sequence[int], limit: int, goes_on: Any) -> tuple[list[int], Report]:
-        """Greedy tokens after `prompt`, at most `limit`, and their times as the engine takes them.
-
-        goes_on: asked before every token.
-        """
-        llama = self._llama
-        begun = time.perf_counter()
-        llama.llama_memory_clear(llama.llama_get_memory(self._context), True)
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Begins another answer: processes `prompt`, takes its first token."""
+        self._llama.llama_memory_clear(self._memory, True)
         for start in range(0, len(prompt), BATCH):
             self._decode(prompt[start : start + BATCH])
-        tokens = [self._likeliest()]
-        first = ended = time.perf_counter()
-        while len(tokens) < limit and goes_on() and not self._ends(tokens[-1]):
-            self._decode(tokens[-1:])
-            tokens.append(self._likeliest())
-            ended = time.perf_counter()
-        return tokens, self._report(len(prompt), len(tokens), first - begun, ended - first)
+        self._n_prompt = len(prompt)
+        self.tokens = [self._likeliest()]
 
-    def _ends(self, token: int) -> bool:
-        return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
+    @property
+    def ended(self) -> bool:
+        return bool(self._llama.llama_vocab_is_eog(self._vocab, self.tokens[-1]))
+
+    def settle(self) -> None:
+        """Decodes the last token, and drops it again."""
+        self._decode(self.tokens[-1:])
+        before = self._n_prompt + len(self.tokens) - 1
+        self._llama.llama_memory_seq_rm(self._memory, 0, before, -1)
+
+    def step(self) -> None:
+        self._decode(self.tokens[-1:])
+        self.tokens.append(self._likeliest())
 
     def _decode(self, tokens: Sequence[int]) -> None:
         llama = self._llama
@@ -79,11 +86,11 @@ class PlainLoop:
         pointer = self._llama.llama_get_logits_ith(self._context, -1)
         return int(np.ctypeslib.as_array(pointer, (self._n_vocab,)).argmax())
 
-    @staticmethod
-    def _report(prompt: int, tokens: int, ttft_s: float, seconds: float) -> Report:
+    def report(self, seconds: float) -> Report:
+        """seconds: of all tokens after the first."""
         from specfit.backend import CycleMeans, Report
 
-        cycles = tokens - 1
+        cycles = len(self.tokens) - 1
         ms = seconds / cycles * 1e3 if cycles else 0.0
         means = CycleMeans(
             mean_acceptance_length=1.0,
@@ -95,9 +102,9 @@ class PlainLoop:
         return Report(
             text="",
             finish_reason="",
-            prompt_tokens=prompt,
-            completion_tokens=tokens,
-            ttft_ms=ttft_s * 1e3,
+            prompt_tokens=self._n_prompt,
+            completion_tokens=len(self.tokens),
+            ttft_ms=0.0,
             seconds=seconds,
             cycles=cycles,
             drafted=0,

@@ -23,12 +23,13 @@ from .entry import INTERRUPTED, USER_ERROR, AppError, user_sentence
 from .interrupts import Interrupts
 from .options import ModelChoice
 from .prompts import Prompt
-from .report_plain import PlainLoop
-from .report_plan import PLAIN, digest
-from .report_store import Timed, record_of
+from .report_context import context_for
+from .report_plan import PLAIN
+from .report_round import Rounds
+from .report_store import record_of
 
 if TYPE_CHECKING:
-    from specfit.backend import Engine, Generation, Report
+    from specfit.backend import Engine, Report
     from specfit.backend.calibration import Measured
 
 # Tokens that the last cycles of an answer may bring beyond its limit.
@@ -83,21 +84,23 @@ def _visit(requests: IO[str], say: Say, interrupts: Interrupts) -> None:
         return not interrupts.pending
 
     begun = time.monotonic()
-    options = _choice_of(job["choice"]).load_options(drafting=True)
+    room = job["room"] + OVERSHOOT
+    lines = len([mode for mode in job["modes"] if mode != PLAIN]) + 1
+    options = _choice_of(job["choice"]).load_options(drafting=True, lines=lines)
+    if options.ctx is None:
+        options = replace(options, ctx=context_for(options.model, prompts, room))
     with Engine.load(options, progress=goes_on) as engine:
         interrupts.check()
         drafter = engine.lines[0].drafter
         if drafter is None:
             raise AppError(engine.notices[0])
-        _check_room(engine, prompts, job["room"] + OVERSHOOT)
+        _check_room(engine, prompts, room)
         measured = calibrated(engine.context, drafter.head)  # as kept a moment ago
         load_s = time.monotonic() - begun
-        answers = _Answers(engine, interrupts)
+        rounds = Rounds(engine, job["modes"], interrupts)
         try:
             begun = time.monotonic()
-            # Twice the first: its first answer also pages in the weights.
-            answers.timed(prompts[0], job["modes"][0], WARM_UP_TOKENS)
-            warm = [answers.timed(prompts[0], mode, WARM_UP_TOKENS) for mode in job["modes"]]
+            warm = rounds.play(prompts[0], job["modes"], WARM_UP_TOKENS)
             placement = engine.model.placement
             say(
                 {
@@ -116,11 +119,11 @@ def _visit(requests: IO[str], say: Say, interrupts: Interrupts) -> None:
             )
             for line in requests:
                 request = json.loads(line)
-                for mode in request["modes"]:
-                    timed = answers.timed(prompts[request["prompt"]], mode, request["tokens"])
+                prompt = prompts[request["prompt"]]
+                for timed in rounds.play(prompt, request["modes"], request["tokens"]):
                     say(record_of(timed))
         finally:
-            answers.close()
+            rounds.close()
 
 
 def _check_room(engine: Engine, prompts: Sequence[Prompt], answer: int) -> None:
@@ -132,55 +135,6 @@ def _check_room(engine: Engine, prompts: Sequence[Prompt], answer: int) -> None:
                 f"{prompt.id}, line {prompt.number}: prompt and answer need {needed} tokens and "
                 f"the context holds {engine.ctx}; raise -c or lower -n"
             )
-
-
-class _Answers:
-    """Answers of one engine, and of the bare loop on the same weights."""
-
-    def __init__(self, engine: Engine, interrupts: Interrupts) -> None:
-        self._engine = engine
-        self._interrupts = interrupts
-        context = engine.context
-        self._plain = PlainLoop(engine.model.handle, context.ctx, context.threads)
-
-    def close(self) -> None:
-        self._plain.close()
-
-    def timed(self, prompt: Prompt, mode: str, limit: int) -> Timed:
-        """One answer, which ends with the cycle that brings it to `limit` tokens: cut within it,
-        a mode would be paid for less than it gives, the more so the larger its trees.
-
-        Raises KeyboardInterrupt on Ctrl-C.
-        """
-        begun = time.monotonic()
-        if mode == PLAIN:
-            tokens, report = self._plain.answer(
-                self._engine.prompt_tokens(list(prompt.messages)),
-                limit,
-                lambda: not self._interrupts.pending,
-            )
-            cycles = []
-        else:
-            done = self._generated(prompt, mode, limit)
-            tokens, report = done.tokens, done.report
-            cycles = [cycle for cycle in done.cycles if cycle.drafted]
-        self._interrupts.check()
-        report = replace(report, text=digest(tokens[:limit]))
-        return Timed(mode, report, cycles, time.monotonic() - begun)
-
-    def _generated(self, prompt: Prompt, mode: str, limit: int) -> Generation:
-        from specfit.backend import Sampling, Spec
-
-        self._engine.forget()
-        generation = self._engine.generate(
-            list(prompt.messages), sampling=Sampling(temp=0), spec=Spec.parse(mode)
-        )
-        self._interrupts.on_interrupt = generation.stop
-        for _piece in generation:
-            if len(generation.tokens) >= limit:
-                generation.stop()
-        self._interrupts.on_interrupt = None
-        return generation
 
 
 def _gpu_name() -> str | None:

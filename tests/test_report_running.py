@@ -15,38 +15,62 @@ import pytest
 from reportcases import BUNDLED, MESSAGES, REPORT
 from tracecases import made_up_trace, write_trace
 
-from specfit.app import report
+from specfit.app import report, report_round
 from specfit.app.entry import AppError
 from specfit.app.interrupts import Interrupts
 from specfit.app.prompts import Prompt
+from specfit.app.report_context import CTX_STEP, LEAST_CTX, MOST_CTX, context_for
 from specfit.app.report_measure import (
     Budget,
 )
 from specfit.app.report_page import page
-from specfit.app.report_plain import PlainLoop, check_llama_bench, llama_bench
+from specfit.app.report_plain import check_llama_bench, llama_bench
 from specfit.app.report_plan import (
     OFF,
     PLAIN,
     SPECFIT,
     Placement,
+    digest,
 )
 from specfit.app.report_replay import replay_all, trace_files
+from specfit.app.report_round import Rounds
 from specfit.app.report_store import Store
-from specfit.app.report_visit import _Answers, _check_room, profile_of
+from specfit.app.report_visit import _check_room, profile_of
+from specfit.backend import Engine, LoadOptions, Sampling, Spec
 from specfit.backend.calibration import Measured
+from specfit.backend.drafter import Drafter
 from specfit.backend.profiles import load_profile
 from specfit.planner import CostPoint
 
 # --- the engine
 
+PROMPT = Prompt(1, 1, MESSAGES)
+BREAD = "How do I bake bread at home? Explain every step. "
 
-def test_the_bare_loop_says_what_plain_decoding_says(bundled_engine):
+MODES = (OFF, PLAIN, "chain:2", "eagle3:60", "count", SPECFIT)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """The bundled pair, with a line for the prompt and one for every mode."""
+    with Engine.load(LoadOptions(ctx=1024, threads=1, lines=len(MODES))) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def rounds(engine):
     with Interrupts() as interrupts:
-        answers = _Answers(bundled_engine, interrupts)
-        try:
-            plain, off = (answers.timed(Prompt(1, 1, MESSAGES), m, 24) for m in (PLAIN, OFF))
-        finally:
-            answers.close()
+        made = Rounds(engine, MODES, interrupts)
+        yield made
+        made.close()
+
+
+def by_mode(found):
+    return {one.mode: one for one in found}
+
+
+def test_the_bare_loop_says_what_plain_decoding_says(rounds):
+    plain, off = rounds.play(PROMPT, [PLAIN, OFF], 24)
     assert plain.report.text == off.report.text
     assert plain.report.completion_tokens == off.report.completion_tokens == 24
     assert plain.report.prompt_tokens == off.report.prompt_tokens
@@ -54,22 +78,95 @@ def test_the_bare_loop_says_what_plain_decoding_says(bundled_engine):
     assert plain.report.tokens_per_second > 0
 
 
-def test_the_bare_loop_stops_when_asked(bundled_engine):
-    loop = PlainLoop(bundled_engine.model.handle, 512, 1)
-    tokens, made = loop.answer(bundled_engine.prompt_tokens(list(MESSAGES)), 24, lambda: False)
-    loop.close()
-    assert (len(tokens), made.completion_tokens, made.cycles) == (1, 1, 0)
+def test_an_answer_given_in_turns_is_the_one_given_alone(rounds, bundled_engine, monkeypatch):
+    """However short the turns are; and an answer ends with a whole cycle."""
+    alone = {}
+    for mode in MODES:
+        if mode != PLAIN:
+            bundled_engine.forget()
+            generation = bundled_engine.generate(
+                list(MESSAGES), sampling=Sampling(temp=0), spec=Spec.parse(mode), max_tokens=64
+            )
+            for _ in generation:
+                pass
+            alone[mode] = generation.tokens
+    for seconds in (0.0, 0.4):
+        monkeypatch.setattr(report_round, "SEGMENT_S", seconds)
+        found = by_mode(rounds.play(PROMPT, MODES, 24))
+        for mode, one in found.items():
+            n = one.report.completion_tokens
+            assert 24 <= n < 64
+            assert one.decoded == n - 1
+            assert one.report.text == digest(alone.get(mode, alone[OFF])[:24])
+        for mode in ("chain:2", "eagle3:60"):
+            assert found[mode].decoded == sum(cycle.committed for cycle in found[mode].cycles)
 
 
-def test_an_answer_ends_with_a_whole_cycle(bundled_engine):
+def test_a_mode_is_charged_for_its_own_cycles_and_all_time_is_shared_out(rounds):
+    begun = time.perf_counter()
+    found = by_mode(rounds.play(PROMPT, MODES, 24))
+    whole_s = time.perf_counter() - begun
+    for one in found.values():
+        means, report = one.report.means, one.report
+        cycles_s = means.measured_cycle_ms * report.cycles / 1e3
+        assert cycles_s <= report.seconds + 1e-6
+        assert report.seconds < 1.5 * cycles_s
+        assert report.seconds < one.took_s
+        assert report.ttft_ms > 0
+    assert sum(one.took_s for one in found.values()) == pytest.approx(whole_s, rel=0.1)
+    assert sum(one.report.seconds for one in found.values()) < whole_s
+
+
+def test_modes_take_turns_and_each_catches_up_on_the_prompt_itself(rounds, engine, monkeypatch):
+    spent: list[str] = []
+    caught_up: list[int] = []
+    segment, commit = Rounds._segment, Drafter.catch_up
+
+    def noted(self, one, limit, *, settling):
+        spent.append(one.mode)
+        segment(self, one, limit, settling=settling)
+
+    def caught(self, text):
+        caught_up.append(self._n_pending)
+        commit(self, text)
+
+    monkeypatch.setattr(Rounds, "_segment", noted)
+    monkeypatch.setattr(Drafter, "catch_up", caught)
+    long = Prompt(2, 2, ({"role": "user", "content": BREAD * 60},))
+    rounds.play(long, [OFF, "chain:2", "eagle3:60"], 32)
+    assert len(engine.lines[0].tokens) > 600
+    assert len([n for n in caught_up if n >= len(engine.lines[0].tokens)]) == 2
+    assert spent[:3] != spent[3:6]
+    assert set(spent[:3]) == set(spent[3:6]) == {OFF, "chain:2", "eagle3:60"}
+    assert spent.count(OFF) == report_round.TURNS
+
+
+def test_every_tree_has_its_sequences_beside_many_waiting_lines(engine):
+    """63 leaves: 64 sequences for all lines would be too few."""
+    engine.forget()
+    spec = Spec.parse("eagle3:64:1:63")
+    generation = engine.generate(list(MESSAGES), sampling=Sampling(temp=0), spec=spec, max_tokens=9)
+    for _ in generation:
+        pass
+    assert max(cycle.rows for cycle in generation.cycles) == 64
+
+
+def test_a_round_ends_when_asked(engine):
     with Interrupts() as interrupts:
-        answers = _Answers(bundled_engine, interrupts)
-        found = [answers.timed(Prompt(1, 1, MESSAGES), "eagle3:16:3:4", n) for n in range(8, 14)]
-        answers.close()
-    for n, one in enumerate(found, 8):
-        assert one.report.completion_tokens >= n
-        assert one.decoded == sum(c.committed for c in one.cycles)
-    assert any(one.report.completion_tokens > n for n, one in enumerate(found, 8))
+        rounds = Rounds(engine, MODES, interrupts)
+        interrupts.pending = True
+        with pytest.raises(KeyboardInterrupt):
+            rounds.play(PROMPT, [OFF, PLAIN], 24)
+        rounds.close()
+
+
+def test_a_context_holds_the_longest_prompt_and_no_more_than_it_may(engine):
+    words = Prompt(3, 3, ({"role": "user", "content": "Why is the sky blue? " * 200},))
+    needed = engine.count_tokens(words.messages) + 40
+    assert needed <= context_for(None, [PROMPT, words], 40) <= needed + 2 * CTX_STEP
+    assert context_for(None, [PROMPT], 40) == LEAST_CTX
+    most = Prompt(4, 4, ({"role": "user", "content": "Why is the sky blue? " * 2000},))
+    assert context_for(None, [most], 40) == MOST_CTX
 
 
 def test_a_prompt_that_does_not_fit_is_named_by_its_kind(bundled_engine):
@@ -168,7 +265,10 @@ def test_a_llama_bench_that_fails_says_why(tmp_path):
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
     path = tmp_path / "prompts.jsonl"
-    path.write_text('{"id": 1, "prompt": "Why is the sky blue?"}\n{"id": 2, "prompt": "Hello"}\n')
+    path.write_text(
+        '{"id": 1, "prompt": "Why is the sky blue?"}\n{"id": 2, "prompt": "Hello"}\n'
+        '{"id": 3, "prompt": "What is bread?"}\n'
+    )
     return path
 
 
@@ -223,8 +323,8 @@ def wait_for_runs(process: subprocess.Popen[str], results: Path, n: int) -> None
 def test_a_report_goes_on_where_it_was_killed_and_where_it_was_interrupted(
     command, prompts, tmp_path, bundled_engine
 ):
-    """kill -9 in the second round, then Ctrl-C in the next; then to the end, beside a placement
-    that fails; then the page alone, and another placement of the same name."""
+    """kill -9 behind the first round, then Ctrl-C in the third; then to the end, beside a
+    placement that fails; then the page alone, and another placement of the same name."""
     folder, page_path = tmp_path / "kept", tmp_path / "page.md"
     results = folder / "results.jsonl"
     # The costs that this session has measured already.
@@ -235,13 +335,13 @@ def test_a_report_goes_on_where_it_was_killed_and_where_it_was_interrupted(
         *("--modes", "off,chain:2,specfit", "-o", page_path),
     ]
     process = started(arguments)
-    wait_for_runs(process, results, 5)
+    wait_for_runs(process, results, 4)
     process.kill()
     process.communicate()
     kept = results.read_bytes()
     kept = kept[: kept.rfind(b"\n") + 1]
     runs = kept.count(b'"record": "run"')
-    assert runs >= 5
+    assert runs == 4
     assert not page_path.exists()
 
     process = started(arguments)
@@ -258,9 +358,13 @@ def test_a_report_goes_on_where_it_was_killed_and_where_it_was_interrupted(
     assert results.read_bytes().startswith(kept)
     lines = [json.loads(line) for line in results.read_bytes().splitlines()]
     asked = {(line["id"], line["mode"]) for line in lines if line["record"] == "run"}
-    assert asked == {(id_, mode) for id_ in (1, 2) for mode in (OFF, PLAIN, "chain:2", SPECFIT)}
+    assert asked >= {(id_, mode) for id_ in (1, 2) for mode in (OFF, PLAIN, "chain:2", SPECFIT)}
+    assert (3, OFF) in asked
     written = page_path.read_text()
-    assert "| `cpu` | on the CPU, context 1024, 1 thread, EAGLE-3 head | 48 | 2 chat |" in written
+    assert (
+        "| `cpu` | on the CPU, 4 lines, context 1024, 1 thread, EAGLE-3 head | 48 | 3 chat |"
+        in written
+    )
     assert page_path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert str(tmp_path) not in written
     profile = folder / "profiles" / "cpu.json"
@@ -270,6 +374,12 @@ def test_a_report_goes_on_where_it_was_killed_and_where_it_was_interrupted(
     outcome = command(report.main, folder, "-o", page_path)
     assert (outcome.code, results.stat().st_size) == (0, size)
     assert page_path.read_text() == written
+
+    results.write_text(results.read_text().replace('"segment_s"', '"earlier"'))
+    outcome = command(report.main, folder, "-o", page_path)
+    assert outcome.code == 2
+    assert "name another folder" in outcome.err
+    results.write_text(results.read_text().replace('"earlier"', '"segment_s"'))
 
     arguments[4] = "cpu=-t 1 -c 512 -n 48"
     outcome = command(report.main, *arguments)

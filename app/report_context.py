@@ -1,0 +1,48 @@
+"""How large a context specfit-report gives each mode, where nobody has said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .prompts import Prompt
+
+# Calibration wants the least; the most is because every mode has as much.
+LEAST_CTX, MOST_CTX, CTX_STEP = 768, 2048, 256
+# Tokens that a chat template may add.
+OF_A_MESSAGE, OF_A_TEMPLATE = 16, 64
+
+
+def context_for(model: Path | None, prompts: Sequence[Prompt], answer: int) -> int:
+    """Tokens that the longest prompt and its answer need of a context, about; within bounds.
+
+    Counted by the model's vocabulary, before there is a context that it could be loaded with. A
+    prompt that the chat template makes more of than is allowed for is refused later.
+    """
+    import llama_cpp.llama_cpp as llama
+
+    from specfit.backend import last_words, library
+    from specfit.models import bundled_model
+    from specfit.models.gguf_info import read_gguf_info
+
+    path = model or bundled_model()
+    trained = read_gguf_info(path).context_length or MOST_CTX
+    library.start()
+    last_words.about(path)
+    params = llama.llama_model_default_params()
+    params.vocab_only = True
+    handle = llama.llama_model_load_from_file(str(path).encode(), params)
+    if handle is None:  # loading the weights will say why
+        return LEAST_CTX
+    vocab = llama.llama_model_get_vocab(handle)
+
+    def count(text: bytes) -> int:
+        return -int(llama.llama_tokenize(vocab, text, len(text), None, 0, False, True))
+
+    longest = max(
+        sum(count(message["content"].encode()) + OF_A_MESSAGE for message in prompt.messages)
+        for prompt in prompts
+    )
+    llama.llama_model_free(handle)
+    needed = -(-(longest + OF_A_TEMPLATE + answer) // CTX_STEP) * CTX_STEP
+    return min(max(needed, LEAST_CTX), MOST_CTX, trained)
