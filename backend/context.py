@@ -305,8 +305,9 @@ def context_params(runtime: Runtime, ctx: int, lines: int, *, drafting: bool) ->
     # A tree takes a cell a row, also for the rows that will be dropped again.
     params.n_ctx = lines * ctx + (TREE_LIMIT if drafting else 0)
     params.n_batch = params.n_ubatch = BATCH
-    # Of the leaves of full trees, each line's likeliest needs none of its own.
-    params.n_seq_max = params.n_outputs_max = TREE_LIMIT if drafting else lines
+    # Of a full tree's leaves, the likeliest needs none of its own; and a single line's tree may be
+    # full while the other lines wait.
+    params.n_seq_max = params.n_outputs_max = TREE_LIMIT + lines - 1 if drafting else lines
     params.kv_unified = True
     params.no_perf = True
     runtime.set_context(params)
