@@ -145,6 +145,7 @@ class Eagle3Head:
             self._n_pairs = n
             self._n_slots = 0
 
+    @torch.inference_mode()  # its cache may have been made so
     def adopt(self, other: Eagle3Head, n: int) -> None:
         """Takes over the first n pairs of another head of the same weights, for its own."""
         if not 0 <= n <= other.n_pairs:
@@ -163,6 +164,7 @@ class Eagle3Head:
         """[pairs, bytes]: what `restore` makes the committed pairs of again."""
         return self._cache[: self._n_pairs].cpu().view(torch.uint8).numpy()
 
+    @torch.inference_mode()  # its cache may have been made so
     def restore(self, kept: NDArray[np.uint8]) -> None:
         """Takes over what a head of the same weights had `kept`, for its own."""
         self._n_pairs = self._n_slots = 0

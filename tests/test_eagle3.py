@@ -188,6 +188,23 @@ def test_truncating_and_committing_again_equals_a_fresh_head(tmp_path: Path) -> 
     check(checkpoint, head.propose(6), logits[0])
 
 
+def test_a_head_whose_cache_has_grown_can_take_over_another_text(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint()
+    head, other = checkpoint.load(tmp_path).copies(2)
+    features, tokens = checkpoint.pairs(2300)
+    for one in (head, other):
+        one.commit(features, tokens)
+    other.truncate(40)
+    kept = other.kept()
+    head.adopt(other, 40)
+    head.commit(features[40:50], tokens[40:50])
+    other.restore(kept)
+    other.commit(features[40:50], tokens[40:50])
+    logits = reference_logits(checkpoint, features[:50], tokens[:50], [])
+    check(checkpoint, head.propose(8), logits[0])
+    check(checkpoint, other.propose(8), logits[0])
+
+
 def test_positions_go_beyond_the_trained_ones_and_prompts_beyond_one_chunk(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(heads=2, kv_heads=1)
     head = checkpoint.load(tmp_path)
