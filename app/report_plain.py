@@ -54,11 +54,14 @@ class PlainLoop:
         self._llama.llama_free(self._context)
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Begins another answer: processes `prompt`, takes its first token."""
+        """Begins another answer: processes `prompt`, takes its first token. The last token of the
+        prompt is decoded again alone, as in the engine's lines, so that texts part less often."""
         self._llama.llama_memory_clear(self._memory, True)
         for start in range(0, len(prompt), BATCH):
             self._decode(prompt[start : start + BATCH])
         self._n_prompt = len(prompt)
+        self._drop_from(len(prompt) - 1)
+        self._decode(prompt[-1:])
         self.tokens = [self._likeliest()]
 
     @property
@@ -68,12 +71,14 @@ class PlainLoop:
     def settle(self) -> None:
         """Decodes the last token, and drops it again."""
         self._decode(self.tokens[-1:])
-        before = self._n_prompt + len(self.tokens) - 1
-        self._llama.llama_memory_seq_rm(self._memory, 0, before, -1)
+        self._drop_from(self._n_prompt + len(self.tokens) - 1)
 
     def step(self) -> None:
         self._decode(self.tokens[-1:])
         self.tokens.append(self._likeliest())
+
+    def _drop_from(self, position: int) -> None:
+        self._llama.llama_memory_seq_rm(self._memory, 0, position, -1)
 
     def _decode(self, tokens: Sequence[int]) -> None:
         llama = self._llama
