@@ -117,6 +117,8 @@ class Line:
         """Takes accepted drafts into the text, behind its root, and keeps the features of the rows
         of the last decode that are now committed."""
         self.tokens += drafted
+        if self.drafter is not None:
+            self.drafter.head.begin_tree()  # another line's tree may need what this one took
         if self.tracking and self.drafter is not None:
             self.drafter.remember(self._context.features(int(max(rows)) + 1)[rows], self.tokens)
 

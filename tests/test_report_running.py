@@ -40,14 +40,14 @@ from specfit.backend import Engine, LoadOptions, Sampling, Spec
 from specfit.backend.calibration import Measured
 from specfit.backend.drafter import Drafter
 from specfit.backend.profiles import load_profile
-from specfit.planner import CostPoint
+from specfit.planner import CostPoint, DraftTree
 
 # --- the engine
 
 PROMPT = Prompt(1, 1, MESSAGES)
 BREAD = "How do I bake bread at home? Explain every step. "
 
-MODES = (OFF, PLAIN, "chain:2", "eagle3:60", "count", SPECFIT)
+MODES = (OFF, PLAIN, "chain:2", "eagle3:60", "eagle3:64:8:16", "count", SPECFIT)
 
 
 @pytest.fixture(scope="module")
@@ -141,14 +141,29 @@ def test_modes_take_turns_and_each_catches_up_on_the_prompt_itself(rounds, engin
     assert spent.count(OFF) == report_round.TURNS
 
 
-def test_every_tree_has_its_sequences_beside_many_waiting_lines(engine):
-    """63 leaves: 64 sequences for all lines would be too few."""
+def test_a_tree_has_its_sequences_beside_waiting_lines(engine):
+    """63 leaves of one line: 64 sequences for all lines would be too few."""
     engine.forget()
-    spec = Spec.parse("eagle3:64:1:63")
-    generation = engine.generate(list(MESSAGES), sampling=Sampling(temp=0), spec=spec, max_tokens=9)
-    for _ in generation:
-        pass
-    assert max(cycle.rows for cycle in generation.cycles) == 64
+    engine.context.decode_prompt([1, 2, 3], line=2)
+    leaves = np.arange(63, dtype=np.int32)
+    tree = DraftTree.of_roots([7]).grown(np.zeros(63, np.intp), leaves, np.full(63, 1 / 64), None)
+    engine.context.decode_tree(tree, [2])
+    engine.context.commit([[0, 63]])
+    assert engine.context.n_past[2] == 5
+    engine.forget()
+
+
+def test_large_trees_leave_sequences_to_each_other():
+    """Of the head's, which are fewer than these trees have paths together."""
+    modes = [OFF, "eagle3:60", "eagle3:31", "eagle3:64:6:12", "eagle3:64:8:16"]
+    with (
+        Engine.load(LoadOptions(ctx=1024, threads=1, lines=6)) as engine,
+        Interrupts() as interrupts,
+    ):
+        rounds = Rounds(engine, modes, interrupts)
+        found = rounds.play(PROMPT, modes, 8)
+        rounds.close()
+    assert [one.mode for one in found] == modes
 
 
 def test_a_round_ends_when_asked(engine):
