@@ -41,9 +41,10 @@ _OPTIONS = [
                  "Without any, nothing is measured and the page is written anew."),
     click.option("--placement", "placements", multiple=True, metavar="NAME=OPTIONS",
                  help="Where the model lies: VARIABLE=VALUE …, then options as specfit-bench takes "
-                 "them (-ngl, --n-cpu-moe, -t, -c …) and -n; may be given several times. Default "
-                 "on a GPU build: experts on the CPU with 16 threads and with 8, half of the "
-                 "layers' experts there, streamed, all on the GPU; else: cpu."),
+                 "them (-ngl, --n-cpu-moe, -t …), -c for each mode (default: what the longest "
+                 "prompt and answer need), and -n; may be given several times. Default on a GPU "
+                 "build: experts on the CPU with 16 threads and with 8, half of the layers' "
+                 "experts there, streamed, all on the GPU; else: cpu."),
     click.option("--modes", default=DEFAULT_MODES, show_default=True, metavar="MODE,MODE,…",
                  help="Speculation modes, off among them."),
     click.option("-n", "--predict", type=click.IntRange(min=2), metavar="N",

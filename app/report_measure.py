@@ -1,7 +1,7 @@
 """specfit-report's measuring: visits to placements in turn, until every cell is known well enough.
 
 A cell is a placement and a kind of prompts. A visit loads a placement in a process of its own and
-plays rounds: one prompt under all modes that still need it, side by side. The first visit plays one
+plays rounds: one prompt under all modes that still need it, in turns. The first visit plays one
 round of every kind; later ones go on until the loading is a small part of them.
 """
 
