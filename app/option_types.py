@@ -30,7 +30,13 @@ class GibOrAuto(Finite):
     """A number of GiB, or "auto", which is None."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return None if value == "auto" else super().convert(value, param, ctx)
+        if value == "auto":
+            return None
+        try:
+            float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number of GiB nor auto.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Count(click.IntRange):

@@ -160,6 +160,18 @@ def test_llama_cpps_options_for_loading_reach_it():
     assert all_on_host.n_cpu_moe > 1000
 
 
+def test_the_size_of_the_expert_cache_is_a_number_or_auto():
+    for words, size in ((), None), (("auto",), None), (("0",), 0), (("2.5",), 2.5 * 2**30):
+        choice, _ = parsed(*(("--expert-cache", *words) if words else ()))
+        assert choice.load_options(drafting=True).expert_cache == size
+
+
+@pytest.mark.parametrize("words", ["much", "-1", "nan", "inf", ""])
+def test_another_size_of_the_expert_cache_is_refused(words):
+    with pytest.raises(click.UsageError):
+        parsed("--expert-cache", words)
+
+
 def test_the_plan_is_a_small_table():
     machine = Machine(24 << 30, 32 << 30, (Gpu("CUDA0", 8 << 30), Gpu("CUDA1", 4 << 30)))
     parts = (
