@@ -47,7 +47,7 @@ def record_prompts(
     from .machine import machine_name
 
     info = engine.model.info
-    if not engine.drafts or (info.n_experts and engine.context.observer is None):
+    if engine.lines[0].drafter is None or (info.n_experts and engine.context.observer is None):
         raise AppError("--trace needs a draft head, and a look at the experts of a model with any")
     limit = engine.ctx if max_tokens is None else max_tokens
     header = Trace(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 _SIMPLE = {
     "headless": "no draft: no draft head is loaded",
+    "unmatched": "no draft: the text so far tells nothing sure enough of what comes",
     "full": "no draft: the context is nearly full",
     "resting": "no draft: they cost more than they bring here; tried again now and then",
 }

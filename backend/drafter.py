@@ -16,7 +16,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit.planner import DraftTree, FloatArray, IntArray, Levels, Policy, widths_of
+from specfit.planner import (
+    HEAD,
+    DraftTree,
+    FloatArray,
+    IntArray,
+    Levels,
+    Lookup,
+    Policy,
+    completed,
+    named_by,
+    widths_of,
+)
 
 from .context import BATCH, Features
 from .head import Head
@@ -34,14 +45,9 @@ class Draft:
     is catch_up_ms, that of text which was decoded without drafts."""
 
     tree: DraftTree
-    head_ms: float
-    levels: Levels
+    head_ms: float = 0.0
+    levels: Levels = ()
     catch_up_ms: float = 0.0
-
-    @classmethod
-    def of_roots(cls, roots: Sequence[int]) -> Draft:
-        """Nothing was drafted."""
-        return cls(DraftTree.of_roots(roots), 0.0, ())
 
 
 class Drafter:
@@ -119,13 +125,19 @@ class Drafter:
 
 
 def draft(
-    drafters: Sequence[Drafter], texts: Sequence[Sequence[int]], policy: Policy, room: int
+    drafters: Sequence[Drafter],
+    texts: Sequence[Sequence[int]],
+    policy: Policy,
+    room: int,
+    found: DraftTree | None = None,
+    lookups: Sequence[Lookup] = (),
 ) -> Draft:
     """Candidates for the continuations of `texts`, whose last tokens are the roots.
 
-    drafters: one for each text. room: depth at which a context ends.
+    drafters: one for each text. room: depth at which a context ends. found: what lookups found, to
+    which the heads' drafts are added. lookups: one for each text, to look behind these as well.
     """
-    tree, spent = DraftTree.of_roots([text[-1] for text in texts]), 0.0
+    tree, spent = found or DraftTree.of_roots([text[-1] for text in texts]), 0.0
     slots = dict.fromkeys(range(len(texts)), 0)  # node -> its head's slot that drafts its children
     levels: list[tuple[int, ...]] = []
     catch_up_ms = 0.0
@@ -144,10 +156,16 @@ def draft(
         states = _states(drafters, tree, nodes, slots) if policy.reads_states else None
         spent += time.perf_counter() - start
         levels.append(widths_of(tree, nodes))
-        wider = _with_level(tree, nodes, tokens, probs, policy.least_chance, states)
-        if len(wider) == len(tree):
+        parents = np.repeat(nodes, probs.shape[1])
+        level = Level(parents, tokens.reshape(-1), probs.reshape(-1), states)
+        level = _likely(tree, level, policy.least_chance)
+        if not len(level.parents):
             break
-        tree = wider
+        if tree.named is None and not lookups:
+            tree = tree.grown(level.parents, level.tokens, level.probs, level.states)
+        else:
+            tree, places = _with_both(tree, level, policy.least_chance, lookups, room)
+            slots = {int(places[node]): slot for node, slot in slots.items()}
     return Draft(tree, spent * 1e3, levels, catch_up_ms)
 
 
@@ -195,21 +213,47 @@ def _states(
     )
 
 
-def _with_level(
-    tree: DraftTree,
-    nodes: IntArray,
-    tokens: NDArray[np.int32],
-    probs: FloatArray,
-    least_chance: float,
-    states: NDArray[np.float32] | None,
-) -> DraftTree:
-    """`tree` with the children of `nodes` whose path probability is at least `least_chance`."""
-    parents = np.repeat(nodes, probs.shape[1])
-    flat = probs.reshape(-1)
-    if least_chance > 0:
-        chances = tree.path_products(tree.probs)[parents] * flat
-        kept = chances >= least_chance
-        parents, flat, tokens = parents[kept], flat[kept], tokens.reshape(-1)[kept]
-        if states is not None:  # a node that has got no child needs none
-            states = states[np.isin(nodes, parents)]
-    return tree.grown(parents, tokens.reshape(-1), flat, states)
+@dataclass(frozen=True)
+class Level:
+    """What heads propose: parents, tokens, probs [m]; states [nodes, width] of the parents, in
+    ascending order, None if they are not wanted."""
+
+    parents: IntArray
+    tokens: NDArray[np.int32]
+    probs: FloatArray
+    states: NDArray[np.float32] | None
+
+    def only(self, kept: NDArray[np.bool_]) -> Level:
+        """Of kept [m]; a node that has got no child needs no state."""
+        parents, states = self.parents[kept], self.states
+        if states is not None:
+            states = states[np.isin(np.unique(self.parents), parents)]
+        return Level(parents, self.tokens[kept], self.probs[kept], states)
+
+
+def _likely(tree: DraftTree, level: Level, least_chance: float) -> Level:
+    """Of the level those whose path probability is at least `least_chance`, and those that `tree`
+    has already, however unlikely the head takes them to be."""
+    if least_chance <= 0:
+        return level
+    kept = tree.path_products(tree.probs)[level.parents] * level.probs >= least_chance
+    if tree.named is not None:
+        known = set(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
+        pairs = zip(level.parents.tolist(), level.tokens.tolist(), strict=True)
+        kept |= [pair in known for pair in pairs]
+    return level.only(kept)
+
+
+def _with_both(
+    tree: DraftTree, level: Level, least_chance: float, lookups: Sequence[Lookup], room: int
+) -> tuple[DraftTree, IntArray]:
+    """`tree` with the level, behind which lookups look as well; and where its nodes went."""
+    n = len(tree)
+    wider, places = tree.joined(
+        level.parents.tolist(), level.tokens.tolist(), named_by(HEAD, level.probs), level.states
+    )
+    if lookups:
+        fresh = set(places[n:].tolist()) - set(places[:n].tolist())
+        wider, then = completed(wider, lookups, room, least_chance, sorted(fresh))
+        places = then[places]
+    return wider, places[:n]

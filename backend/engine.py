@@ -1,6 +1,6 @@
-"""The engine: one model, one context, one draft head, and the cycle that makes text.
+"""The engine: one model, one context, its drafters, and the cycle that makes text.
 
-    worth drafting at all? -> draft a level -> forecast, plan, worth another? -> (again)
+    look up -> worth drafting at all? -> draft a level -> forecast, plan, worth another? -> (again)
     -> verify the subtree in one decode -> walk it with llama.cpp's sampler -> commit -> learn
 
 `Engine.cycle` is that line; everything it calls is a part of its own. A cycle is of one line of
@@ -16,6 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from specfit.planner import (
+    DRAFTERS,
+    HEAD,
+    LOOKUP,
     Beliefs,
     Bitsets,
     DraftTree,
@@ -35,6 +38,7 @@ from .generation import Generation
 from .held import CacheUse, uses_path
 from .line import Line, Turn
 from .loading import Loaded, LoadOptions, load
+from .lookups import Found, drafted_by_lookup, looked_up
 from .memory import keep
 from .model import Message, Progress, Prompt
 from .report import CycleReport
@@ -69,11 +73,13 @@ class Engine:
         self._steering_cost = loaded.steering_cost
         self._head = loaded.head
         heads = [None] * loaded.lines if loaded.head is None else loaded.head.copies(loaded.lines)
+        self.drafters = loaded.drafters
         self.lines = [
             Line(
                 self.context,
                 number,
                 None if head is None else Drafter(head, max(BATCH, PENDING // loaded.lines)),
+                looks_up=DRAFTERS[LOOKUP] in loaded.drafters,
             )
             for number, head in enumerate(heads)
         ]
@@ -135,8 +141,8 @@ class Engine:
 
     @property
     def drafts(self) -> bool:
-        """Whether there is a head to draft with."""
-        return self.lines[0].drafter is not None
+        """Whether there is anything to draft with."""
+        return bool(self.drafters)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(self.model.prompt_tokens(messages))
@@ -212,16 +218,16 @@ class Engine:
             self._costs[policy].resident = self._held.sets
         room = min(line.room for line in lines)
         roots = [turn.root for turn in turns]
-        drafting = room > 0 and all(line.tracking for line in lines)
-        waiting = 0
+        found = self._look_up(turns, policy, room, context)
+        drafting, waiting = room > 0 and all(line.tracking for line in lines), 0
         if drafting:
             waiting = sum(line.drafter.waiting for line in lines if line.drafter is not None)
             drafting = policy.begin(context, roots, waiting)
-        if len(turns) == 1 and not drafting:
-            return self._plain_cycle(begun, turns[0], policy)
+        if len(turns) == 1 and not drafting and not found.taken:
+            return self._plain_cycle(begun, turns[0], policy, found.first)
         for turn in turns:
             turn.line.tokens.append(turn.root)
-        draft = self._draft(lines, policy, room) if drafting else Draft.of_roots(roots)
+        draft = self._draft(lines, policy, room, found.tree) if drafting else Draft(found.tree)
         choice = policy.choose(draft.tree)
         tree = draft.tree.subtree(choice.keep)
         observing = self._arm(tree, policy)
@@ -258,9 +264,10 @@ class Engine:
             verify_ms=(walked - planned) * 1e3 - observe_ms,
             catch_up_ms=draft.catch_up_ms,
             paid_union=self._paid(cached),
+            looked_up=found.taken,
         )
         waited_ms = waiting * self._overheads.position_ms if draft.levels else 0.0
-        predicted_ms = waited_ms + observe_ms
+        predicted_ms = waited_ms + observe_ms + found.taken * policy.planning_ms
         predicted_ms += self._costs[policy].cycle_ms(
             len(tree), choice.union, context, self._rows_before, draft.levels, policy.planning_ms
         )
@@ -286,16 +293,33 @@ class Engine:
             lines=len(turns),
             **_counts(cached),
         )
-        drafted = Drafted(draft.tree, choice, accepted, experts) if drafting else None
+        saw = drafting or found.taken
+        drafted = Drafted(draft.tree, choice, accepted, experts) if saw else None
         return Cycle(committed, report, drafted)
 
-    def _draft(self, lines: Sequence[Line], policy: Policy, room: int) -> Draft:
-        drafters = [line.drafter for line in lines if line.drafter is not None]
-        return draft(drafters, [line.tokens for line in lines], policy, room)
+    def _look_up(self, turns: Sequence[Turn], policy: Policy, room: int, context: int) -> Found:
+        """What the lookups of the turns' texts find, before anything else is drafted."""
+        roots = [turn.root for turn in turns]
+        if DRAFTERS[LOOKUP] not in self.drafters or room <= 0:
+            return Found.none(roots)
+        if policy.looks_up:
+            lookups = [turn.line.looked_up() for turn in turns]
+            return looked_up(lookups, roots, policy, room, context)
+        if DRAFTERS[HEAD] in self.drafters or not policy.begin(context, roots):
+            return Found.none(roots)
+        return drafted_by_lookup([turn.line.looked_up() for turn in turns], roots, policy, room)
 
-    def _plain_cycle(self, begun: float, turn: Turn, policy: Policy) -> Cycle:
+    def _draft(self, lines: Sequence[Line], policy: Policy, room: int, found: DraftTree) -> Draft:
+        drafters = [line.drafter for line in lines if line.drafter is not None]
+        # Of the texts without their roots, as they were when these looked first.
+        lookups = [line.lookup for line in lines if line.lookup is not None and policy.looks_up]
+        return draft(drafters, [line.tokens for line in lines], policy, room, found, lookups)
+
+    def _plain_cycle(
+        self, begun: float, turn: Turn, policy: Policy, first: DraftTree | None
+    ) -> Cycle:
         """The cycle of a root alone, without the machinery of trees: on a small model that costs
-        a tenth of the time (LOG.md)."""
+        a tenth of the time (LOG.md). first: what a lookup found behind it, to learn from."""
         line = turn.line
         context, before = line.n_past, self._rows_before
         self.context.decode_token(turn.root, line.number)
@@ -305,7 +329,7 @@ class Engine:
         line.tokens.append(turn.root)
         cached = self._turn_cache(1)
         union = predicted_union = self._plain_union
-        # Without a head nothing is planned, so nothing was measured to predict from.
+        # Without a drafter nothing is planned, so nothing was measured to predict from.
         predicted_ms = 0.0
         if self.drafts:
             line.commit((), _FIRST_ROW)
@@ -319,6 +343,8 @@ class Engine:
             ms = (time.perf_counter() - begun) * 1e3
             cost.learn_verify(1, weighted, context, before, ms)
             policy.learn_plain(context, paid)
+            if first is not None:
+                policy.learn_found(first, [0, *np.flatnonzero(first.tokens[1:] == token) + 1])
             self._rows_before = 1
         ended = time.perf_counter()
         report = CycleReport(
@@ -395,7 +421,9 @@ class Engine:
             own = steering = LiveCost(self._own_cost, follows=True)
             if self._steering_cost is not None:
                 steering = LiveCost(self._steering_cost, follows=False)
-            known = make_policy(spec, self._new_beliefs(), steering, TREE_LIMIT, self._overheads)
+            known = make_policy(
+                spec, self._new_beliefs(), steering, TREE_LIMIT, self._overheads, self.drafters
+            )
             self._policies[spec.text] = known
             self._costs[known] = own
         return known

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit.planner import Lookup, NgramIndex
+
 from .context import BATCH, Context
 from .drafter import Drafter
 from .sampling import Sampler
@@ -16,11 +18,14 @@ from .sampling import Sampler
 class Line:
     """tokens: of the text, the last ones perhaps not yet in the cache. reused: of the last prompt,
     tokens that were in the cache. tracking: whether the head's features of the present text are
-    kept; a text begun without hope of drafts leaves none."""
+    kept; a text begun without hope of drafts leaves none. lookup: what finds drafts in the text."""
 
-    def __init__(self, context: Context, number: int, drafter: Drafter | None) -> None:
+    def __init__(
+        self, context: Context, number: int, drafter: Drafter | None, *, looks_up: bool = False
+    ) -> None:
         self.number = number
         self.drafter = drafter
+        self.lookup: Lookup | None = NgramIndex() if looks_up else None
         self.tokens: list[int] = []
         self.reused = 0
         self.tracking = False
@@ -84,7 +89,7 @@ class Line:
         can be shared."""
         self.truncate(0)
         self._context.share(other.number, self.number, n)
-        self.tokens = other.tokens[: self.n_past]
+        self.tokens = other.tokens[: self.n_past]  # a lookup catches up by itself
         if self.drafter is not None and other.drafter is not None:
             self.drafter.adopt(other.drafter, min(self.n_past, other.drafter.n_known))
 
@@ -105,6 +110,12 @@ class Line:
         self.tokens = tokens
         if self.drafter is not None and head.size:
             self.drafter.restore(head)
+
+    def looked_up(self) -> Lookup:
+        """The lookup, with all of the text."""
+        assert self.lookup is not None
+        self.lookup.extend(self.tokens[len(self.lookup) :])
+        return self.lookup
 
     def remember_prompt(self) -> None:
         """Keeps the head's features of the batch just decoded. Of a prompt's last one that is put
@@ -127,6 +138,8 @@ class Line:
         self._context.truncate(n, self.number)
         self._unremembered = 0
         del self.tokens[self.n_past :]
+        if self.lookup is not None:
+            self.lookup.truncate(self.n_past)
         if self.drafter is not None:
             self.drafter.truncate(self.n_past)
 

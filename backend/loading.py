@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +12,9 @@ import numpy as np
 from specfit.models import bundled_head, bundled_model
 from specfit.models.gguf_info import GgufInfo, read_gguf_info
 from specfit.planner import (
+    DRAFTERS,
+    HEAD,
+    LOOKUP,
     NO_OVERHEADS,
     Acceptance,
     Beliefs,
@@ -69,6 +72,7 @@ class LoadOptions:
     ctx: tokens; 0 is what the model was trained for.
     cost_profile: name of a shipped profile or a file, to plan as if for that machine.
     drafting: False loads neither head nor callback, for plain decoding only.
+    drafters: of DRAFTERS, those to draft with where the model has them.
     lines: texts that can be decoded at once, each with a context of its own; None finds out with
     how many this machine makes the most tokens a second.
     """
@@ -81,6 +85,7 @@ class LoadOptions:
     threads: int | None = None
     cost_profile: str | None = None
     drafting: bool = True
+    drafters: tuple[str, ...] = DRAFTERS
     lines: int | None = 1
     vram_budget: int | None = None
     expert_cache: int | None = None
@@ -92,8 +97,8 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class Loaded:
-    """plan: where everything went. lines: texts at once.
-    memory: where what is learned about the pair is kept, None without a head.
+    """plan: where everything went. lines: texts at once. drafters: those there are, of DRAFTERS.
+    memory: where what is learned about the pair is kept, None without drafters.
     own_cost: this machine's cycles. overheads: what drafting takes beside them.
     steering_cost: the cycles of another machine to plan for, if asked. held: a cache of experts."""
 
@@ -102,6 +107,7 @@ class Loaded:
     context: Context
     lines: int
     head: Head | None
+    drafters: tuple[str, ...]
     own_cost: CycleCost
     overheads: Overheads
     steering_cost: CycleCost | None
@@ -129,18 +135,11 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     steering = None
     if options.cost_profile is not None:
         steering = load_profile(options.cost_profile, weights, TREE_LIMIT)
-    source, observer = None, None
+    source, observer, why_not = None, None, ""
     stretched = overreach(info, ctx, options.runtime.rope)
     notices = [told for told in (plan.notice, stretched, cache_trouble) if told]
-    if options.drafting:
+    if options.drafting and DRAFTERS[HEAD] in options.drafters:
         source, why_not = _find_head(info, options, plan, threads)
-        if source is None:
-            notices.append(f"decoding without drafts: {why_not}")
-        elif info.n_experts:
-            try:
-                observer = Observer(info.n_layers, info.n_experts, info.n_experts_used, BATCH)
-            except SpecfitError as error:
-                notices.append(f"planning without looking at experts: {error}")
 
     prompt_cache = None
     if options.prompt_cache is not None:
@@ -149,6 +148,20 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
 
     runtime = _pinned(options.runtime, plan)
     model = Model(info, placement, lambda fraction: share(0.9 * fraction), runtime, cache)
+
+    drafters = _drafters(options, source, model)
+    if options.drafting and DRAFTERS[LOOKUP] not in drafters:
+        if DRAFTERS[LOOKUP] in options.drafters:
+            why_not = "its memory is one state of the whole text, which drafts would spoil"
+        if source is None:
+            notices.append(f"decoding without drafts: {why_not}")
+    elif why_not:
+        notices.append(f"drafting by n-grams alone: {why_not}")
+    if drafters and info.n_experts:
+        try:
+            observer = Observer(info.n_layers, info.n_experts, info.n_experts_used, BATCH)
+        except SpecfitError as error:
+            notices.append(f"planning without looking at experts: {error}")
 
     def new_context(lines: int, *, trees: bool) -> Context:
         taps = () if source is None else source.taps
@@ -166,10 +179,10 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     if wanted is None and _keeps_one_state(model):
         wanted = 1
     auto = wanted is None
-    context, measured = new_context(wanted or 1, trees=auto or source is not None), None
+    context, measured = new_context(wanted or 1, trees=auto or bool(drafters)), None
     held = None if cache is None else _filled(cache, context, plan.cache)
     head = None if source is None else source.start(context)
-    if auto or head is not None:
+    if auto or drafters:
         measured = calibrated(context, head, lambda fraction: share(0.9 + 0.1 * fraction), held)
     if held is not None:
         held.begin(uses_path(info))
@@ -180,11 +193,10 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         if head is not None:
             head.close()
         context.close()
-        context = new_context(lines, trees=source is not None)
+        context = new_context(lines, trees=bool(drafters))
         head = None if source is None else source.start(context)
-    memory = None
-    if head is not None:
-        memory = memory_path(info.path, _head_path(options), cached=held is not None)
+    pair = info.path, None if head is None else _head_path(options)
+    memory = memory_path(*pair, cached=held is not None) if drafters else None
     own = _own_cost(measured, weights, info.n_experts_used)
     missing = 1.0 if held is None else held.missing_share
     share(1.0)
@@ -194,6 +206,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         context=context,
         lines=lines,
         head=head,
+        drafters=drafters,
         own_cost=own,
         overheads=NO_OVERHEADS if measured is None else measured.overheads,
         steering_cost=steering,
@@ -203,7 +216,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         prompt_cache=prompt_cache,
         held=held,
         notices=tuple(notices),
-        description=_describe(model, head, context, held),
+        description=_describe(model, drafters, context, held),
     )
 
 
@@ -247,7 +260,9 @@ def plan_load(options: LoadOptions) -> Plan:
     Raises SpecfitError or ModelFileError for what cannot be loaded.
     """
     info = read_gguf_info(options.model or bundled_model())
-    head = _head_path(options) if options.drafting and info.architecture in DRAFTABLE else None
+    wants_head = options.drafting and DRAFTERS[HEAD] in options.drafters
+    head = _head_path(options) if wants_head and info.architecture in DRAFTABLE else None
+    looks_up = options.drafting and DRAFTERS[LOOKUP] in options.drafters and not _recurs(info)
     runtime = options.runtime
     layers = options.gpu_layers
     return plan_placement(
@@ -264,8 +279,22 @@ def plan_load(options: LoadOptions) -> Plan:
         ctx=context_size(info, options.ctx, runtime.rope),
         lines=options.lines,
         head=head,
-        drafting=options.lines is None or head is not None,
+        drafting=options.lines is None or head is not None or looks_up,
         budget=options.vram_budget,
+    )
+
+
+def _drafters(
+    options: LoadOptions, source: HeadSource | None, model: Model
+) -> tuple[str, ...]:
+    """Those of DRAFTERS that are wanted and that the model has."""
+    if not options.drafting:
+        return ()
+    there = (source is not None, not _keeps_one_state(model))
+    return tuple(
+        name
+        for name, is_there in zip(DRAFTERS, there, strict=True)
+        if is_there and name in options.drafters
     )
 
 
@@ -291,6 +320,12 @@ def _keeps_one_state(model: Model) -> bool:
     decoded, to measure with; llama.cpp refuses the batch."""
     handle = model.handle
     return bool(llama.llama_model_is_recurrent(handle) or llama.llama_model_is_hybrid(handle))
+
+
+def _recurs(info: GgufInfo) -> bool:
+    """The same by the file alone, before llama.cpp has read it: for what it will need."""
+    marks = (".ssm.", ".wkv.", ".shortconv.", ".time_mix_")
+    return any(mark in name for name in info.metadata for mark in marks)
 
 
 def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> CycleCost:
@@ -364,7 +399,9 @@ def _recommended(options: LoadOptions, info: GgufInfo) -> Sampling:
     return Sampling(temp=temp, top_k=int(number("top_k")), top_p=top_p, min_p=min_p)
 
 
-def _describe(model: Model, head: Head | None, context: Context, held: HeldExperts | None) -> str:
+def _describe(
+    model: Model, drafters: Sequence[str], context: Context, held: HeldExperts | None
+) -> str:
     info = model.info
     parts = [info.name, info.architecture, f"{info.n_layers} layers"]
     if info.n_experts:
@@ -381,5 +418,7 @@ def _describe(model: Model, head: Head | None, context: Context, held: HeldExper
         f"context {context.ctx}",
         f"{context.threads} thread{'s' if context.threads > 1 else ''}",
     ]
-    parts.append("EAGLE-3 head" if head is not None else "no draft head")
+    parts.append("EAGLE-3 head" if DRAFTERS[HEAD] in drafters else "no draft head")
+    if DRAFTERS[LOOKUP] in drafters:
+        parts.append("n-grams")
     return ", ".join(parts)

@@ -67,7 +67,8 @@ class SteadyEngine(Engine):
         steering = self._cost
         if self._steering_cost is not None:
             steering = LiveCost(self._steering_cost, follows=False)
-        policy = Steady(make_policy(spec, self._beliefs(), steering, TREE_LIMIT, self._overheads))
+        beliefs, overheads = self._beliefs(), self._overheads
+        policy = Steady(make_policy(spec, beliefs, steering, TREE_LIMIT, overheads, self.drafters))
         self._costs.clear()  # of the generation before
         self._costs[policy] = self._cost
         return policy

@@ -141,6 +141,8 @@ def token_text(model: Model, token: int) -> str:
 def _reason(cycle: Cycle, engine: Engine, line: Line, policy: Policy) -> Reason:
     if not engine.drafts:
         return Reason("headless")
+    if line.drafter is None and policy.looks_up and cycle.drafted is None:
+        return Reason("unmatched")
     if line.tracking and cycle.report.context >= engine.ctx - 1:
         return Reason("full")
-    return policy.reason(begun=line.tracking)
+    return policy.reason(begun=line.tracking or cycle.drafted is not None)

@@ -10,15 +10,29 @@ from .experts import Bitsets, pack, union_per_layer
 from .forecast import ExpertForecast, Forecast
 from .lines import best_lines
 from .livecost import LiveCost
+from .lookup import Lookup, children_of, completed
 from .modes import make_policy
+from .ngram import NgramIndex
 from .outlook import Outlook
 from .policies import Choice, Outcome, Policy, widths_of
 from .reason import Reason, Step
 from .search import Plan, best_subtree
 from .spec import Spec
-from .tree import BoolArray, DraftTree, FloatArray, IntArray
+from .tree import (
+    DRAFTERS,
+    HEAD,
+    LOOKUP,
+    BoolArray,
+    DraftTree,
+    FloatArray,
+    IntArray,
+    named_by,
+)
 
 __all__ = [
+    "DRAFTERS",
+    "HEAD",
+    "LOOKUP",
     "NO_OVERHEADS",
     "Acceptance",
     "Beliefs",
@@ -34,6 +48,8 @@ __all__ = [
     "IntArray",
     "Levels",
     "LiveCost",
+    "Lookup",
+    "NgramIndex",
     "Outcome",
     "Outlook",
     "Overheads",
@@ -45,8 +61,11 @@ __all__ = [
     "UnionByRows",
     "best_lines",
     "best_subtree",
+    "children_of",
+    "completed",
     "cost_from_points",
     "make_policy",
+    "named_by",
     "pack",
     "union_per_layer",
     "widths_of",

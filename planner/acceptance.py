@@ -8,6 +8,10 @@ every temperature the chance of a node, given that its parent is accepted, is
 learned online by logistic regression (one Newton step a cycle) from a prior that believes the head.
 Bands of p with counts, which we had before, predict worse than the bare head does (LOG.md): what
 matters is the resolution, and two numbers do not need much to be learned.
+
+What other drafters say has such a line of its own: tokens of a lookup alone, those that a lookup
+and the head name both (the logits of both count), and those of a lookup that the head, which was
+asked too, does not have among its best.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .regression import RunningRegression
-from .tree import DraftTree, FloatArray, IntArray
+from .tree import HEAD, LOOKUP, BoolArray, DraftTree, FloatArray, IntArray, named_by
 
 DEPTHS = 8
 # Cycles that are learned from at once: what Python does once a cycle it does with cold caches.
@@ -27,6 +31,16 @@ _DEVIATIONS = np.full(2 + DEPTHS, 0.3)
 _PRIOR = np.array([1.0, *[0.0] * (DEPTHS + 1)])
 # No probability counts as more certain than this.
 _SURE = 1e-4
+# By whom a token was named: the columns of `DraftTree.named` that count.
+_KINDS = ((HEAD,), (LOOKUP,), (HEAD, LOOKUP), (LOOKUP,))
+BY_HEAD, BY_LOOKUP, BY_BOTH, DENIED = range(len(_KINDS))
+# A priori a match weighs less than a head says, agreement more, and what a head denies little.
+_PRIORS = (
+    _PRIOR,
+    np.array([0.8, *[0.0] * (DEPTHS + 1)]),
+    np.array([0.8, *[0.0] * (DEPTHS + 1), 0.5]),
+    np.array([0.5, -2.0, *[0.0] * DEPTHS]),
+)
 
 
 class Acceptance:
@@ -34,7 +48,7 @@ class Acceptance:
 
     def __init__(self) -> None:
         self._temperature = 1.0
-        self._by_temperature: dict[float, RunningRegression] = {}
+        self._by_temperature: dict[tuple[float, int], RunningRegression] = {}
         self._news: list[tuple[DraftTree, list[int]]] = []
 
     def heat(self, temperature: float) -> None:
@@ -44,9 +58,15 @@ class Acceptance:
 
     def conditional(self, tree: DraftTree) -> FloatArray:
         """float64 [n]: chance that a node is accepted given that its parent is; 1 for a root."""
-        slope, base, *by_depth = self._regression.theta
-        offsets = base + np.array([0.0, *by_depth])
-        chances = 1 / (1 + np.exp(-(slope * _logits(tree.probs) + offsets[_clipped(tree.depths)])))
+        depths = _clipped(tree.depths)
+        if tree.named is None:
+            chances = self._chances(BY_HEAD, tree.probs[:, None], depths)
+        else:
+            kinds, chances = kinds_of(tree), np.ones(len(tree))
+            for kind in np.unique(kinds[tree.n_lines :]).tolist():
+                of_kind = kinds == kind
+                named = tree.named[of_kind][:, _KINDS[kind]]
+                chances[of_kind] = self._chances(kind, named, depths[of_kind])
         chances[: tree.n_lines] = 1.0
         return chances
 
@@ -54,63 +74,107 @@ class Acceptance:
         """float64 [n]: chance that a node is committed, the product along its path."""
         return tree.path_products(self.conditional(tree))
 
+    def first_looked_up(self, prob: float) -> float:
+        """Of a lookup's first token, without arrays: it may be asked for in every cycle."""
+        slope, base, first = self._regression(BY_LOOKUP).theta.tolist()[:3]
+        sure = min(max(prob, _SURE), 1 - _SURE)
+        return float(1 / (1 + np.exp(-(slope * np.log(sure / (1 - sure)) + base + first))))
+
     def learn(self, tree: DraftTree, path: list[int]) -> None:
         """Learns from a verified tree whose nodes `path` (roots included) were accepted."""
         self._news.append((tree, path))
         if len(self._news) == TOGETHER:
             self._learn_news()
 
+    def _chances(self, kind: int, named: FloatArray, depths: IntArray) -> FloatArray:
+        """float64 [n]: chances of nodes of a kind, by the probabilities [n, drafter] that count."""
+        slope, base, *rest = self._regression(kind).theta
+        offsets = base + np.array([0.0, *rest[:DEPTHS]])
+        scores = slope * _logits(named[:, 0]) + offsets[depths]
+        if named.shape[1] > 1:
+            scores += _logits(named[:, 1:]) @ np.array(rest[DEPTHS:])
+        return np.asarray(1 / (1 + np.exp(-scores)))
+
     def _learn_news(self) -> None:
-        probs, depths, accepted = [], [], []
+        kinds, named, depths, accepted = [], [], [], []
         for tree, path in self._news:
             on_path = np.zeros(len(tree), np.bool_)
             on_path[path] = True
             tried = on_path[tree.parents]
             tried[: tree.n_lines] = False
-            probs.append(tree.probs[tried])
+            kinds.append(kinds_of(tree)[tried])
+            named.append((named_by(HEAD, tree.probs) if tree.named is None else tree.named)[tried])
             depths.append(tree.depths[tried])
             accepted.append(on_path[tried])
         self._news.clear()
-        if not sum(map(len, probs)):
+        if not sum(map(len, kinds)):
             return
-        y = np.concatenate(accepted)
-        x = np.zeros((len(y), 2 + DEPTHS))
-        x[:, 0] = _logits(np.concatenate(probs))
+        of, probs, at, hits = map(np.concatenate, (kinds, named, depths, accepted))
+        for kind in np.unique(of).tolist():
+            chosen = of == kind
+            self._learn_kind(kind, probs[chosen][:, _KINDS[kind]], at[chosen], hits[chosen])
+
+    def _learn_kind(self, kind: int, named: FloatArray, depths: IntArray, y: BoolArray) -> None:
+        regression = self._regression(kind)
+        x = np.zeros((len(y), 1 + DEPTHS + named.shape[1]))
+        x[:, 0] = _logits(named[:, 0])
         x[:, 1] = 1.0
-        x[np.arange(len(x)), 1 + _clipped(np.concatenate(depths))] = 1.0
-        scores = x @ self._regression.theta
+        x[np.arange(len(x)), 1 + _clipped(depths)] = 1.0
+        x[:, 2 + DEPTHS :] = _logits(named[:, 1:])
+        scores = x @ regression.theta
         chances = 1 / (1 + np.exp(-scores))
         spread = np.maximum(chances * (1 - chances), 1e-3)
         # The working response of a Newton step.
-        self._regression.learn(x, scores + (y - chances) / spread, spread)
+        regression.learn(x, scores + (y - chances) / spread, spread)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """What was learned, to be kept for the pair of models."""
         self._learn_news()
-        return {f"{t:.1f}": regression.state() for t, regression in self._by_temperature.items()}
+        return {
+            f"{t:.1f}/{kind}" if kind else f"{t:.1f}": regression.state()
+            for (t, kind), regression in self._by_temperature.items()
+        }
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Takes over what `state` gave; raises ValueError if that is not so."""
         for name, kept in state.items():
-            regression = _new_regression()
+            temperature, _, number = name.partition("/")
+            kind = int(number or BY_HEAD)
+            if not 0 <= kind < len(_KINDS):
+                raise ValueError("the kept acceptance is of drafters not known")
+            regression = _new_regression(_PRIORS[kind])
             regression.restore(np.asarray(kept, np.float64))
-            self._by_temperature[float(name)] = regression
+            self._by_temperature[float(temperature), kind] = regression
 
-    @property
-    def _regression(self) -> RunningRegression:
+    def _regression(self, kind: int) -> RunningRegression:
         """Of the present temperature; a new one begins with what the nearest has learned."""
-        known = self._by_temperature.get(self._temperature)
+        known = self._by_temperature.get((self._temperature, kind))
         if known is None:
-            known = _new_regression()
-            if self._by_temperature:
-                nearest = min(self._by_temperature, key=lambda t: abs(t - self._temperature))
-                known = _new_regression(self._by_temperature[nearest].theta)
-            self._by_temperature[self._temperature] = known
+            prior = _PRIORS[kind]
+            others = [t for t, of in self._by_temperature if of == kind]
+            if others:
+                nearest = min(others, key=lambda t: abs(t - self._temperature))
+                prior = self._by_temperature[nearest, kind].theta
+            known = self._by_temperature[self._temperature, kind] = _new_regression(prior)
         return known
 
 
-def _new_regression(prior: FloatArray = _PRIOR) -> RunningRegression:
-    return RunningRegression(prior, _DEVIATIONS, MEMORY)
+def kinds_of(tree: DraftTree) -> IntArray:
+    """int32 [n]: of each draft what was said of it, BY_HEAD to DENIED; BY_HEAD for roots."""
+    if tree.named is None:
+        return np.zeros(len(tree), np.int32)
+    by_head, by_lookup = ((tree.source >> bit) & 1 for bit in (HEAD, LOOKUP))
+    asked = tree.expanded[np.maximum(tree.parents, 0)]
+    kinds = np.where(
+        by_head, np.where(by_lookup, BY_BOTH, BY_HEAD), np.where(asked, DENIED, BY_LOOKUP)
+    )
+    kinds[: tree.n_lines] = BY_HEAD
+    return kinds.astype(np.int32)
+
+
+def _new_regression(prior: FloatArray) -> RunningRegression:
+    deviations = np.concatenate([_DEVIATIONS, np.full(len(prior) - len(_DEVIATIONS), 0.3)])
+    return RunningRegression(prior, deviations, MEMORY)
 
 
 def _logits(probs: FloatArray) -> FloatArray:

@@ -33,6 +33,7 @@ class DraftingRule:
         self._lines = 1
         self._judged: tuple[CycleCost | None, bool] = (None, False)
         self._surest: tuple[CycleCost, Step, float] | None = None
+        self._cheapest: tuple[CycleCost | None, float] = (None, 0.0)
         self._tokens = 1.0
         self._ms = live.now.verify_ms(1, root_union)
         self.gains = gains
@@ -55,6 +56,20 @@ class DraftingRule:
         self._ms *= self._plain_ms(self._live.now) / before_ms
         self._judged = (None, False)
         self._surest = None
+        self._cheapest = (None, 0.0)
+
+    def least_found(self, planning_ms: float) -> float:
+        """The least chance of the first token of a lookup that can pay, if all the tokens behind it
+        are certain and none brings experts. planning_ms: of the cycle."""
+        cost = self._live.now
+        if self._cheapest[0] is not cost:
+            plain_ms = self._plain_ms(cost) - planning_ms - cost.switch_ms
+            cheapest = min(
+                (cost.verify_ms(self._lines + n, self._root_union) - plain_ms) / n
+                for n in self._lengths
+            )
+            self._cheapest = (cost, cheapest)
+        return self._cheapest[1] * self.rate
 
     def may_draft(self, planning_ms: float) -> bool:
         """Whether drafts that are certain to be accepted, and bring no experts, would pay.

@@ -10,7 +10,7 @@ Matches of n tokens and more, N of them of which c go on with a token, give that
     p_n = (c + p_(n-1)) / (N + 1),   p_(LEAST-1) = 0:
 
 a back-off in which one match of any length weighs as much as all shorter ones together. A single
-match of n tokens has 1 - 2^-(n - LEAST + 1). What such a number is worth is learned, as of a head's.
+match of n tokens has 1 - 2^-(n - LEAST + 1). What such a number is worth is learned.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Outlook:
         return [hopes] if lines > 1 else [[hope] for hope in hopes]
 
     def learn(self, tree: DraftTree, conditional: FloatArray) -> None:
-        """Learns from the last level of `tree`, freshly drafted, by its nodes' chances [n]."""
+        """Learns from the head's last level of `tree`, freshly drafted, by nodes' chances [n]."""
         self._news.append((tree, conditional))
         if len(self._news) == TOGETHER:
             self._learn_news()
@@ -122,13 +122,18 @@ class Outlook:
 def _best_children(
     tree: DraftTree, conditional: FloatArray
 ) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
-    """Of the nodes that have children in the last level: tokens, own chances, those of their best
-    children, and how much they matter; each [m]."""
+    """Of the nodes that have children in the head's last level: tokens, own chances, those of their
+    best children, and how much they matter; each [m]."""
     # The children of a node stand side by side.
-    first = int(np.searchsorted(tree.depths, tree.depths[-1]))
-    level = tree.parents[first:]
+    if tree.named is None:
+        first = int(np.searchsorted(tree.depths, tree.depths[-1]))
+        level, chances = tree.parents[first:], conditional[first:]
+    else:
+        depth = tree.depths[np.flatnonzero(tree.expanded)[-1]]
+        of_level = tree.expanded[tree.parents] & (tree.depths == depth + 1)
+        level, chances = tree.parents[of_level], conditional[of_level]
     starts = np.concatenate([ZERO, np.flatnonzero(level[1:] != level[:-1]) + 1])
-    parents, best = level[starts], np.maximum.reduceat(conditional[first:], starts)
+    parents, best = level[starts], np.maximum.reduceat(chances, starts)
     # Likely nodes are those that get grown further.
     weights = 10 * tree.path_products(conditional)[parents]
     return tree.tokens[parents], conditional[parents], best, weights

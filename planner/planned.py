@@ -49,7 +49,7 @@ class Planned:
 
     beliefs: what was learned. live: the machine to plan for. by_count: plan by the number of rows
     alone, as EVICT does (arXiv 2605.00342). ratio: maximise E/T of the cycle, as the SpecFit paper
-    does (arXiv 2610.15417); else E - rate * T at the long-run rate.
+    does (arXiv 2610.15417); else E - rate * T at the long-run rate. looks_up: see `Policy`.
     """
 
     least_chance = LEAST_CHANCE
@@ -63,8 +63,10 @@ class Planned:
         by_count: bool = False,
         ratio: bool = False,
         overheads: Overheads = NO_OVERHEADS,
+        looks_up: bool = False,
     ) -> None:
         self.beliefs = beliefs
+        self.looks_up = looks_up
         self.live = live
         self.max_rows = min(max_rows, live.now.max_rows)
         self.ratio = ratio
@@ -95,6 +97,7 @@ class Planned:
         self._hopes: list[tuple[float, float]] = []
         self._newest: tuple[Drafts, Plan] | None = None
         self._folded: CycleCost | None = None
+        self._found: DraftTree | None = None  # by lookups in this cycle
 
     @property
     def planning_ms(self) -> float:
@@ -126,23 +129,47 @@ class Planned:
         self._root_union = float(self.beliefs.expected_unions[lines])
         self.rule.turn_to(lines, self._root_union)
 
-    def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
+    def _turn_to_cycle(self, context: int, lines: int) -> None:
         self._context = context
-        self._turn_to(len(roots))
+        self._turn_to(lines)
         self._levels_drafted, self._trial = (), False
         self._hopes.clear()
-        self._newest = self._folded = self._wider = None
+        self._newest = self._folded = self._wider = self._found = None
+        self._rate = self.rule.rate
+
+    def hopes(self, prob: float) -> bool:
+        chance = self.beliefs.acceptance.first_looked_up(prob)
+        return chance > self.rule.least_found(self._planning_ms[False])
+
+    def takes(self, context: int, found: DraftTree) -> bool:
+        self._turn_to_cycle(context, found.n_lines)
+        self._found = found
+        self._forecasting = self._forecast_pays()
+        drafts = self._drafts(found, self.beliefs.acceptance.conditional(found))
+        plan = self._best(drafts, ())
+        self._newest = (drafts, plan)
+        return int(plan.keep.sum()) > self._lines
+
+    def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
+        if self._found is None:
+            self._turn_to_cycle(context, len(roots))
         if not self._may_draft:
             return False
-        self._rate = self.rule.rate
-        self._forecasting = self._forecast_pays()
+        if self._found is None:
+            self._forecasting = self._forecast_pays()
         plain_ms = self._plain_ms(self._rows_before)
         hopes = [self.beliefs.outlook.behind(root) for root in roots]
         order = sorted(range(len(roots)), key=lambda line: -hopes[line])
         gain, n, hoped = self._best_first(hopes)
         self._resting.learn(self._lines, self.rule.gains.calibrated(0, gain))
+        worth = self._worth(self._lines, plain_ms)
+        if self._newest is not None:
+            gain, worth, order = self._beside(np.array(hopes))
+            n = len(order)
+            if not n:
+                return False
         self._drafting = np.array(sorted(order[:n]), np.int32)
-        self._hopes.append((gain, self._worth(self._lines, plain_ms)))
+        self._hopes.append((gain, worth))
         self._first = (self._first_ms(n) - plain_ms, hoped, plain_ms)
         self._waiting_ms = waiting * self._overheads.position_ms
         # Caught up on once, the text serves all further cycles of the answer.
@@ -152,8 +179,32 @@ class Planned:
         self._trial = self.rule.trying
         return goes_on
 
+    def _beside(self, hopes: FloatArray) -> tuple[float, float, list[int]]:
+        """The gain of the head's first drafts beside what lookups found, the worth of that, and the
+        lines to draft behind. hopes: [line], chances of the best drafts."""
+        assert self._newest is not None
+        drafts, plan = self._newest
+        roots = np.arange(self._lines, dtype=np.int32)
+        levels = ((0,) * self._lines,)
+        wider = self._best(drafts, levels, roots, self._left(drafts, roots, hopes))
+        lines = np.flatnonzero(wider.keep[len(drafts.tree) :]).tolist()
+        worth = self._worth(plan.committed, plan.ms)
+        spared_ms = self._spent_ms(levels) - self._spent_ms([(0,) * len(lines)])
+        return self._worth(wider.committed, wider.ms - spared_ms) - worth, worth, lines
+
+    def _left(self, drafts: Drafts, nodes: IntArray, hopes: FloatArray) -> FloatArray:
+        """float64 [m]: chances of further children of `nodes`, of which so much is hoped if they
+        have none yet: as large a share of what their children leave."""
+        tree, n = drafts.tree, drafts.tree.n_lines
+        if tree.named is None:
+            return hopes
+        taken = np.zeros(len(tree))
+        np.add.at(taken, tree.parents[n:], drafts.chances[n:])
+        left = 1 - taken[nodes] / np.maximum(drafts.chances[nodes], 1e-9)
+        return hopes * np.maximum(left, 0.0)
+
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
-        depth, self._room = int(tree.depths[-1]), room
+        depth, self._room = len(self._levels_drafted), room
         if depth == 0:
             self._levels_drafted = ((0,) * len(self._drafting),)
             return self._drafting, BRANCHING
@@ -166,7 +217,12 @@ class Planned:
             return NOTHING, 0
         # One more level: each node gets the child to expect, whose experts are all there already.
         frontier = np.flatnonzero(tree.depths == depth).astype(np.int32)
+        if tree.named is not None:  # the head knows only what it was led to
+            frontier = frontier[tree.expanded[tree.parents[frontier]]]
+        if not len(frontier):
+            return NOTHING, 0
         hoped = self.beliefs.outlook.best_child(tree.tokens[frontier], conditional[frontier])
+        hoped = self._left(drafts, frontier, hoped)
         levels = (*self._levels_drafted, widths_of(tree, frontier))
         wider = self._best(drafts, levels, frontier, hoped)
         nodes = frontier[wider.keep[len(tree) :]]
@@ -227,11 +283,13 @@ class Planned:
         self.rule.learn(len(outcome.path), ms)
         self._time_ms += ms
         self._rows_before = rows
-        if outcome.levels:
+        self._found = None
+        if outcome.levels or outcome.looked_up:
             if self._trial:
                 self.rule.charge(max(0.0, outcome.catch_up_ms - self._waiting_ms))
             self._planning_ms[self._forecasting] = followed(self.planning_ms, outcome)
-            self._levels += 0.05 * (len(outcome.levels) - self._levels)
+            steps = len(outcome.levels) + outcome.looked_up
+            self._levels += 0.05 * (steps - self._levels)
             self._drafted += 1
 
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
@@ -240,17 +298,21 @@ class Planned:
         self.rule.learn(1, ms)
         self._time_ms += ms
         self._rows_before = 1
+        self._found = None
+
+    def learn_found(self, tree: DraftTree, path: list[int]) -> None:
+        self.beliefs.acceptance.learn(tree, path)
 
     def reason(self, *, begun: bool) -> Reason:
         if self._lines >= self.max_rows:
             return Reason("planned", 0, end="rows")
         if not begun and self._may_draft:
             return Reason("resting")
-        if not begun or not self._hopes:
+        if not begun or (self._newest is None and not self._hopes):
             surest, plain_ms = self.rule.surest(self._planning_ms[False])
             return Reason("hopeless", 0, plain_ms, surest)
-        first_ms, hoped, plain_ms = self._first
         if self._newest is None:
+            first_ms, hoped, plain_ms = self._first
             token_ms = plain_ms if self.ratio else 1 / self._rate
             return Reason("unpromising", 0, token_ms, Step(first_ms, hoped))
         drafts, plan = self._newest

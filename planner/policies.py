@@ -56,6 +56,7 @@ class Outcome:
     context: tokens of committed text at its start, the mean of the lines.
     experts: uint64 [n, layer, word], what the nodes used; None if that was not observed.
     paid_union: what a cache of experts counted, as `CycleCost.weighted_union`; None without one.
+    looked_up: whether lookups found candidates, and were planned with.
     draft_ms, plan_ms: measured time in the head and in the policy. verify_ms: all the rest of it.
     catch_up_ms: of the head, beside draft_ms, on text that was decoded without drafts.
     """
@@ -71,6 +72,7 @@ class Outcome:
     verify_ms: float
     catch_up_ms: float = 0.0
     paid_union: float | None = None
+    looked_up: bool = False
 
     @property
     def rows(self) -> int:
@@ -78,10 +80,12 @@ class Outcome:
 
 
 class Policy(Protocol):
-    """least_chance: children below it are not even considered."""
+    """least_chance: children below it are not even considered. looks_up: its trees take what
+    lookups find beside the head's drafts, or without a head."""
 
     beliefs: Beliefs
     least_chance: float
+    looks_up: bool
 
     @property
     def planning_ms(self) -> float:
@@ -99,15 +103,24 @@ class Policy(Protocol):
     def reads_states(self) -> bool:
         """Whether the trees of this cycle should carry the head's states."""
 
+    def hopes(self, prob: float) -> bool:
+        """Whether it may pay to verify a token that a lookup found behind a root and gives `prob`,
+        with all that it finds behind it; asked before `takes`."""
+
+    def takes(self, context: int, found: DraftTree) -> bool:
+        """Whether to verify anything of what lookups found, behind so many committed tokens, if the
+        head drafts nothing. What was found is part of this cycle's tree then; asked before `begin`.
+        """
+
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
-        """Whether to draft behind the tokens `roots`, one a line, before which `context` tokens are
-        committed, in the mean of the lines.
+        """Whether the head is to draft behind the tokens `roots`, one a line, before which
+        `context` tokens are committed, in the mean of the lines.
 
         waiting: positions that the heads would first have to catch up on.
         """
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
-        """Nodes of the last level to grow, and into how many children; no nodes: stop drafting.
+        """Nodes of the head's last level to grow, and into how many children; no nodes: stop.
 
         room: how deep the tree may still be before a context ends.
         """
@@ -123,6 +136,10 @@ class Policy(Protocol):
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         """Learns from a cycle of one line that drafted nothing, quicker than by `learn`."""
 
+    def learn_found(self, tree: DraftTree, path: list[int]) -> None:
+        """Learns from a plain cycle what came of the tokens `tree` that a lookup found behind its
+        root: the nodes `path` would have been accepted."""
+
     def reason(self, *, begun: bool) -> Reason:
         """Why the cycle just finished drafted as it did.
 
@@ -135,6 +152,7 @@ class Baseline:
 
     least_chance = 0.0
     reads_states = False
+    looks_up = False
 
     def __init__(self, beliefs: Beliefs, max_rows: int) -> None:
         self.beliefs = beliefs
@@ -147,6 +165,15 @@ class Baseline:
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         return True
+
+    def hopes(self, prob: float) -> bool:
+        return True
+
+    def takes(self, context: int, found: DraftTree) -> bool:
+        return True
+
+    def learn_found(self, tree: DraftTree, path: list[int]) -> None:
+        pass
 
     def looks(self, tree: DraftTree) -> bool:
         self._unseen += 1
@@ -246,15 +273,16 @@ def _best_by_line(tree: DraftTree, eligible: BoolArray, n: int) -> BoolArray:
 
 def widths_of(tree: DraftTree, nodes: IntArray) -> tuple[int, ...]:
     """How many of `nodes` each line has that has any; 0 for a root."""
-    if int(tree.depths[-1]) == 0:
+    if not len(nodes) or not tree.depths[nodes[0]]:
         return (0,) * len(nodes)
     if tree.n_lines == 1:
-        return (len(nodes),) if len(nodes) else ()
+        return (len(nodes),)
     return tuple(np.unique(tree.lines[nodes], return_counts=True)[1].tolist())
 
 
 def followed(planning_ms: float, outcome: Outcome) -> float:
     """The running mean of the planning time a level, after one more cycle."""
-    if not outcome.levels:
+    steps = len(outcome.levels) + outcome.looked_up
+    if not steps:
         return planning_ms
-    return planning_ms + 0.1 * (outcome.plan_ms / len(outcome.levels) - planning_ms)
+    return planning_ms + 0.1 * (outcome.plan_ms / steps - planning_ms)

@@ -21,6 +21,7 @@ class Steady:
         self._policy = policy
         self.beliefs: Beliefs = policy.beliefs
         self.least_chance = policy.least_chance
+        self.looks_up = policy.looks_up
 
     @property
     def planning_ms(self) -> float:
@@ -32,6 +33,15 @@ class Steady:
 
     def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         return self._policy.tracks(prompt, missing_ms, lines)
+
+    def hopes(self, prob: float) -> bool:
+        return self._policy.hopes(prob)
+
+    def takes(self, context: int, found: DraftTree) -> bool:
+        return self._policy.takes(context, found)
+
+    def learn_found(self, tree: DraftTree, path: list[int]) -> None:
+        pass
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         return self._policy.begin(context, roots, waiting)

@@ -17,6 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 IntArray = NDArray[np.int32]
+# What proposes drafts: a head level by level, for its time; lookups all at once, for next to none.
+# Columns of `DraftTree.named`, and bits of `DraftTree.source`.
+DRAFTERS = ("eagle3", "ngram")
+HEAD, LOOKUP = range(len(DRAFTERS))
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
@@ -34,15 +38,19 @@ class DraftTree:
 
     parents: int32 [n], index of each node's parent; -1 for a root.
     tokens:  int32 [n], token ids.
-    probs:   float64 [n], the head's probability of the token given its parent; 1 for a root.
+    probs:   float64 [n], the drafter's probability of the token given its parent, of several the
+             highest; 1 for a root.
     states:  float32 [n, width], the head's state behind each node that was expanded, zero for the
              others; None where nobody asked for them.
+    named:   float64 [n, drafter], each drafter's own probability, 0 where it did not name the token
+             and for roots; None: all drafts are the head's.
     """
 
     parents: IntArray
     tokens: IntArray
     probs: FloatArray
     states: NDArray[np.float32] | None = None
+    named: FloatArray | None = None
 
     @classmethod
     def of_root(cls, token: int) -> DraftTree:
@@ -79,6 +87,24 @@ class DraftTree:
             depths += below
             reached = np.where(below, self.parents[reached], -1)
         return depths
+
+    @cached_property
+    def source(self) -> NDArray[np.uint8]:
+        """uint8 [n]: bits of the drafters that named each node; 0 for a root."""
+        if self.named is None:
+            source = np.full(len(self), 1 << HEAD, np.uint8)
+            source[: self.n_lines] = 0
+            return source
+        bits = 1 << np.arange(self.named.shape[1])
+        return ((self.named > 0) @ bits).astype(np.uint8)
+
+    @cached_property
+    def expanded(self) -> BoolArray:
+        """bool [n]: nodes with children that the head named."""
+        expanded = np.zeros(len(self), np.bool_)
+        by_head = (self.source & (1 << HEAD)) > 0
+        expanded[self.parents[by_head]] = True
+        return expanded
 
     @cached_property
     def leaves(self) -> IntArray:
@@ -127,12 +153,70 @@ class DraftTree:
             np.concatenate([self.tokens, tokens.astype(np.int32)]),
             np.concatenate([self.probs, probs.astype(np.float64)]),
             known,
+            None if self.named is None else np.vstack([self.named, named_by(HEAD, probs)]),
         )
         # Known already, and asked for at every level.
         level = np.full(len(parents), self.depths[-1] + 1, np.int32)
         tree.__dict__["depths"] = np.concatenate([self.depths, level])
         tree.__dict__["n_lines"] = self.n_lines
         return tree
+
+    def joined(
+        self,
+        parents: Sequence[int],
+        tokens: Sequence[int],
+        named: FloatArray,
+        states: NDArray[np.float32] | None = None,
+    ) -> tuple[DraftTree, IntArray]:
+        """This tree with nodes added anywhere, in breadth-first order again; and where the nodes of
+        this one have gone, and then the new ones: int32 [n + m].
+
+        A token that a sibling has already stays one node, named by both.
+
+        parents: [m], nodes of this tree, or n + j for the j-th new one, which comes before. named:
+        [m, drafter]. states: as in `grown`.
+        """
+        n, n_lines = len(self), self.n_lines
+        rows = named_by(HEAD, self.probs) if self.named is None else self.named
+        rows = np.vstack([rows, named])
+        rows[:n_lines] = 0.0
+        above, texts = self.parents.tolist(), self.tokens.tolist()
+        known = dict(zip(zip(above, texts, strict=True), range(n), strict=True))
+        places = list(range(n))
+        merged = np.arange(n + len(parents))  # the row that stands for each
+        for new, (parent, token) in enumerate(zip(parents, tokens, strict=True), n):
+            key = places[parent], token
+            at = known.setdefault(key, len(above))
+            if at == len(above):
+                above.append(key[0])
+                texts.append(token)
+                merged[at] = new
+            else:
+                np.maximum(rows[merged[at]], rows[new], out=rows[merged[at]])
+            places.append(at)
+        children: list[list[int]] = [[] for _ in above]
+        for node, parent in enumerate(above[n_lines:], n_lines):
+            children[parent].append(node)
+        order = list(range(n_lines))
+        for node in order:
+            order += children[node]
+        index = np.empty(len(above), np.int32)
+        index[order] = np.arange(len(above), dtype=np.int32)
+        in_order = np.array(above, np.int32)[order]
+        in_order[n_lines:] = index[in_order[n_lines:]]
+        rows = rows[merged[order]]
+        probs = rows.max(axis=1)
+        probs[:n_lines] = 1.0
+        held = None
+        if states is not None or self.states is not None:
+            width = (self.states if states is None else states).shape[1]  # type: ignore[union-attr]
+            held = np.zeros((len(above), width), np.float32)
+            if self.states is not None:
+                held[index[:n]] = self.states
+            if states is not None:
+                held[index[np.unique(np.asarray(parents, np.int32))]] = states
+        tree = DraftTree(in_order, np.array(texts, np.int32)[order], probs, held, rows)
+        return tree, index[places]
 
     def subtree(self, keep: BoolArray) -> DraftTree:
         """The tree of the nodes with keep [n] set.
@@ -147,4 +231,12 @@ class DraftTree:
         parents = self.parents[keep]
         parents[n:] = new_index[parents[n:]]
         states = None if self.states is None else self.states[keep]
-        return DraftTree(parents, self.tokens[keep], self.probs[keep], states)
+        named = None if self.named is None else self.named[keep]
+        return DraftTree(parents, self.tokens[keep], self.probs[keep], states, named)
+
+
+def named_by(drafter: int, probs: FloatArray) -> FloatArray:
+    """float64 [n, drafter]: rows of `DraftTree.named`, for nodes that one drafter named."""
+    named = np.zeros((len(probs), len(DRAFTERS)))
+    named[:, drafter] = probs
+    return named

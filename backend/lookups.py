@@ -1,0 +1,68 @@
+"""What lookups find in the texts of a cycle, before a head drafts anything, or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specfit.planner import LOOKUP, DraftTree, Lookup, Policy, children_of, completed, named_by
+from specfit.planner.lookup import CHILDREN
+
+
+@dataclass(frozen=True)
+class Found:
+    """tree: the roots and what was found behind them. taken: whether to verify some of it.
+
+    first: of one line, its root and the tokens found behind it; None if there are none, or nobody
+    wants to learn from them.
+    """
+
+    tree: DraftTree
+    taken: bool = False
+    first: DraftTree | None = None
+
+    @classmethod
+    def none(cls, roots: Sequence[int]) -> Found:
+        return cls(DraftTree.of_roots(roots))
+
+
+def looked_up(
+    lookups: Sequence[Lookup], roots: Sequence[int], policy: Policy, room: int, context: int
+) -> Found:
+    """All that there is, if `policy` thinks that it may pay; lookups, roots: one a line."""
+    firsts = [
+        lookup.following([root])[:CHILDREN] for lookup, root in zip(lookups, roots, strict=True)
+    ]
+    best = max((first[0][1] for first in firsts if first), default=0.0)
+    if not best:
+        return Found.none(roots)
+    if not policy.hopes(best):
+        return Found(DraftTree.of_roots(roots), False, _first(roots, firsts))
+    tree, _ = completed(DraftTree.of_roots(roots), lookups, room, policy.least_chance)
+    taken = policy.takes(context, tree)
+    return Found(tree, taken, None if taken else _first(roots, firsts))
+
+
+def _first(roots: Sequence[int], firsts: Sequence[Sequence[tuple[int, float]]]) -> DraftTree | None:
+    if len(roots) > 1:
+        return None
+    tokens, probs = zip(*firsts[0], strict=True)
+    named = named_by(LOOKUP, np.array([0.0, *probs]))
+    parents = np.array([-1, *[0] * len(tokens)], np.int32)
+    chances = np.array([1.0, *probs])
+    return DraftTree(parents, np.array([*roots, *tokens], np.int32), chances, None, named)
+
+
+def drafted_by_lookup(
+    lookups: Sequence[Lookup], roots: Sequence[int], policy: Policy, room: int
+) -> Found:
+    """The tree of a mode that does not plan, level by level."""
+    tree = DraftTree.of_roots(roots)
+    while True:
+        nodes, branching = policy.expand(tree, room)
+        parents, tokens, named = children_of(tree, lookups, nodes, branching)
+        if not parents:
+            return Found(tree, taken=len(tree) > len(roots))
+        tree, _ = tree.joined(parents, tokens, named)
