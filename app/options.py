@@ -30,6 +30,8 @@ NO_LIMIT = -1
 # What a seed of llama.cpp's holds, and the most threads that it takes.
 MAX_SEED = 2**32 - 1
 MAX_THREADS = 512
+# The planner's, which takes a moment to import.
+DRAFTERS = ("eagle3", "ngram")
 # llama.cpp's values for its options.
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 LOAD_MODES = ("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
@@ -75,6 +77,7 @@ class ModelChoice(ContextChoice):
     tensor_split: str | None = None
     main_gpu: int = 0
     rpc: str | None = None
+    drafter: str = ",".join(DRAFTERS)
     prompt_cache: Path | None = None
     prompt_cache_ro: bool = False
 
@@ -91,6 +94,7 @@ class ModelChoice(ContextChoice):
         if self.prompt_cache_ro and self.prompt_cache is None:
             raise click.UsageError("--prompt-cache-ro goes with --prompt-cache FILE.")
         _proportions(self.tensor_split or "")
+        _drafters(self.drafter)
 
     def load_options(self, *, drafting: bool, lines: int | None = 1) -> LoadOptions:
         """The engine's options. Imports the engine, which takes seconds.
@@ -125,6 +129,7 @@ class ModelChoice(ContextChoice):
             threads=self.threads,
             cost_profile=self.cost_profile,
             drafting=drafting,
+            drafters=_drafters(self.drafter),
             lines=lines,
             prompt_cache=self.prompt_cache,
             prompt_cache_ro=self.prompt_cache_ro,
@@ -162,6 +167,16 @@ def parse_spec(text: str) -> Spec:
         return Spec.parse(text)
     except ValueError as error:
         raise AppError(str(error)) from error
+
+
+def _drafters(text: str) -> tuple[str, ...]:
+    """Names with commas between, in the order of DRAFTERS. Raises click.UsageError for others."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in DRAFTERS]
+    if unknown or not names:
+        told = f"{unknown[0]!r} is no drafter" if unknown else "--drafter names none"
+        raise click.UsageError(f"{told}; there are {' and '.join(DRAFTERS)}.")
+    return tuple(name for name in DRAFTERS if name in names)
 
 
 def _proportions(text: str) -> tuple[float, ...]:
@@ -259,6 +274,9 @@ _MODEL_OPTIONS = [
                  metavar="INDEX", help="The GPU for --split-mode none, or row. Default: 0."),
     click.option("--rpc", metavar="HOST:PORT,...",
                  help="Servers of llama.cpp's RPC backend, used as GPUs."),
+    click.option("--drafter", default=",".join(DRAFTERS), metavar="NAME,NAME",
+                 help="What drafts, where the model has it: eagle3, its head; ngram, what followed "
+                 "in the text before. Default: both."),
     click.option("--cost-profile", metavar="NAME|FILE",
                  help="Plan as if verification cost what it costs on another machine."),
 ]  # fmt: skip

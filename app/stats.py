@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from specfit.backend import Report
 
 GAP = " · "
+# Where a report counts what was looked up: the second of the drafters.
+LOOKUP = 1
 
 
 def statistics(report: Report, mode: str) -> str:
@@ -20,6 +22,8 @@ def statistics(report: Report, mode: str) -> str:
             f"{means.mean_acceptance_length:.2f} tokens a step (acceptance length)",
             f"{means.rows_per_cycle:.1f} tokens checked in each (rows)",
         ]
+        if looked_up := report.accepted_by[LOOKUP]:
+            parts.append(f"{looked_up} of {report.accepted} drafts from the text before (n-grams)")
         if means.hit_rate is not None:
             parts.append(f"{means.hit_rate:.0%} of expert uses in the GPU's cache")
         elif (

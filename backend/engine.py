@@ -291,6 +291,9 @@ class Engine:
             measured_cycle_ms=(ended - begun) * 1e3,
             predicted_committed=choice.committed,
             lines=len(turns),
+            accepted_by=tuple(
+                int((tree.source[accepted] >> bit & 1).sum()) for bit in range(len(DRAFTERS))
+            ),
             **_counts(cached),
         )
         saw = drafting or found.taken

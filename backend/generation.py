@@ -81,6 +81,7 @@ class Generation:
             accepted=sums.accepted,
             means=sums.means,
             reused_tokens=self._reused,
+            accepted_by=sums.accepted_by,
         )
 
     def __iter__(self) -> Iterator[str]:

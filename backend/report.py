@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+# Accepted drafts by drafter, as many as the planner's DRAFTERS, whose import would take a moment.
+BY_NONE = (0, 0)
+
 
 @dataclass(frozen=True)
 class CycleReport:
@@ -17,6 +20,7 @@ class CycleReport:
     predicted_union: the same as expected before.
     observe_ms: what reading the experts cost, a part of the measured cycle.
     predicted_cycle_ms: on this machine, whatever profile steered the plan.
+    accepted_by: of the accepted drafts, those that each of DRAFTERS named; some were named by both.
     With a cache of experts unions are of what is paid for: missing experts, and as far as that
     costs, every use of them. hits, misses: pairs of a row and an expert. uploaded: bytes, begun to
     be copied into the cache behind it.
@@ -37,6 +41,7 @@ class CycleReport:
     measured_cycle_ms: float
     predicted_committed: float
     lines: int = 1
+    accepted_by: tuple[int, ...] = BY_NONE
     hits: int = 0
     misses: int = 0
     uploaded: int = 0
@@ -79,12 +84,15 @@ class CycleSums:
 
     def __init__(self) -> None:
         self.cycles = self.drafted = self.accepted = 0
+        self.accepted_by: tuple[int, ...] = BY_NONE
         self._sums = dict.fromkeys(_AVERAGED, 0.0)
 
     def add(self, cycles: Sequence[CycleReport]) -> None:
         self.cycles += len(cycles)
         self.drafted += sum(cycle.drafted for cycle in cycles)
         self.accepted += sum(cycle.accepted for cycle in cycles)
+        parts = (cycle.accepted_by for cycle in cycles if cycle.accepted)
+        self.accepted_by = tuple(map(sum, zip(self.accepted_by, *parts, strict=True)))
         for name in self._sums:
             self._sums[name] += sum(getattr(cycle, name) for cycle in cycles)
 
@@ -116,7 +124,7 @@ class Report:
 
     finish_reason: "stop" (end of turn or stop string), "length" or "stopped" (by the user); ""
     while it runs. seconds: decoding only, from the first token to the last. reused_tokens: of the
-    prompt, those that were in the cache.
+    prompt, those that were in the cache. accepted_by: as in `CycleReport`.
     """
 
     text: str
@@ -130,6 +138,7 @@ class Report:
     accepted: int
     means: CycleMeans
     reused_tokens: int = 0
+    accepted_by: tuple[int, ...] = BY_NONE
 
     @property
     def tokens_per_second(self) -> float:

@@ -50,7 +50,7 @@ def test_only_the_length_is_said_otherwise(bundled_engine):
 
 
 def test_how_to_get_a_head_is_said_by_key_or_command():
-    told = "decoding without drafts: no draft head was given (-md)"
+    told = "drafting by n-grams alone: no draft head was given (-md)"
     assert notice(told, KEYS).endswith("no draft head was given; F2 chooses one")
     assert notice(told, remapped({"model": []})).endswith("; /model chooses one")
 

@@ -75,7 +75,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-NOTICE = "decoding without drafts: no draft head was given (-md)"
+NOTICE = "drafting by n-grams alone: no draft head was given (-md)"
 
 
 def refused(outcome: Outcome, says: str) -> None:

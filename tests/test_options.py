@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from specfit.app import batch, bench, chat
+from specfit.app import batch, bench, chat, options
 from specfit.app.entry import user_sentence
 from specfit.app.options import (
     ModelChoice,
@@ -24,6 +24,7 @@ from specfit.app.plan_table import plan_table
 from specfit.backend import Sampling
 from specfit.backend.plan import Gpu, Machine, Part, Placement, Plan
 from specfit.backend.runtime import Runtime
+from specfit.planner import DRAFTERS
 
 MAINS = [chat.main, batch.main, bench.main]
 
@@ -40,6 +41,33 @@ def parsed(*arguments: str) -> tuple[ModelChoice, SamplingChoice]:
 
     CliRunner().invoke(collect, list(arguments), catch_exceptions=False, standalone_mode=False)
     return received[0]
+
+
+@pytest.mark.parametrize(
+    ("typed", "drafters"),
+    [
+        ((), ("eagle3", "ngram")),
+        (("--drafter", "ngram"), ("ngram",)),
+        (("--drafter", "ngram, eagle3"), ("eagle3", "ngram")),
+    ],
+)
+def test_drafters_are_named_with_commas_between(typed, drafters):
+    assert parsed(*typed)[0].load_options(drafting=True).drafters == drafters
+    assert options.DRAFTERS == DRAFTERS
+
+
+@pytest.mark.parametrize("main", MAINS)
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("medusa", "'medusa' is no drafter; there are eagle3 and ngram"), ("", "none")],
+)
+def test_a_drafter_that_is_not_known_is_refused(command, main, name, says):
+    nothing = (
+        [] if main is chat.main else ["nothing.txt"] if main is batch.main else ["--modes=off"]
+    )
+    outcome = command(main, *nothing, "--drafter", name)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert says in outcome.err
 
 
 def test_llama_cpp_names_work_as_typed():

@@ -10,7 +10,7 @@ from textual.widgets import OptionList
 from ..library import HeadEntry
 from ..plain_text import shown
 
-WITHOUT = "no draft head: decodes plainly"
+WITHOUT = "no draft head"
 
 
 @dataclass(frozen=True)
