@@ -22,10 +22,13 @@ from specfit.planner import (
     Beliefs,
     Bitsets,
     DraftTree,
+    Found,
     LiveCost,
     Outcome,
     Policy,
     Spec,
+    drafted_by_lookup,
+    looked_up,
     make_policy,
     pack,
     union_per_layer,
@@ -38,7 +41,6 @@ from .generation import Generation
 from .held import CacheUse, uses_path
 from .line import Line, Turn
 from .loading import Loaded, LoadOptions, load
-from .lookups import Found, drafted_by_lookup, looked_up
 from .memory import keep
 from .model import Message, Progress, Prompt
 from .report import CycleReport

@@ -8,6 +8,7 @@ from .beliefs import Beliefs, UnionByRows
 from .cost import NO_OVERHEADS, CostPoint, CycleCost, Levels, Overheads, cost_from_points
 from .experts import Bitsets, pack, union_per_layer
 from .forecast import ExpertForecast, Forecast
+from .found import Found, drafted_by_lookup, looked_up
 from .lines import best_lines
 from .livecost import LiveCost
 from .lookup import Lookup, children_of, completed
@@ -45,6 +46,7 @@ __all__ = [
     "ExpertForecast",
     "FloatArray",
     "Forecast",
+    "Found",
     "IntArray",
     "Levels",
     "LiveCost",
@@ -64,6 +66,8 @@ __all__ = [
     "children_of",
     "completed",
     "cost_from_points",
+    "drafted_by_lookup",
+    "looked_up",
     "make_policy",
     "named_by",
     "pack",

@@ -8,7 +8,7 @@ the forecast and replaces so large a share of its experts by random ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +30,7 @@ from .replay import OBSERVE_MS, Cache, ReplayedCycle, replay
 from .residency import Rule
 from .spec import Spec
 from .trace import Trace
-from .tree import DraftTree, FloatArray
+from .tree import DRAFTERS, DraftTree, FloatArray
 
 # Modes that only a replay can have.
 ORACLE, STATIC = "oracle", "static"
@@ -64,20 +64,22 @@ class Lab:
         true_cost: Callable[[int], CycleCost] | None = None,
         lines: int = 1,
         cache: Cache | None = None,
+        drafters: Sequence[str] = DRAFTERS[:1],
     ) -> list[ReplayedCycle]:
         """Every cycle of the mode, planned by the tables `cost` and whatever it learns.
 
         mode: as `Spec` reads it, or ORACLE. true_cost: what cycle number i really costs; None
-        stands for `cost`. lines: texts at a time. cache: of experts. Raises ValueError for what is
-        no mode.
+        stands for `cost`. lines: texts at a time. cache: of experts. drafters: those there are.
+        Raises ValueError for what is no mode.
         """
         if mode == ORACLE:
             return replay_oracle(self.texts, cost, cache)
         live = LiveCost(cost, follows=True)
         beliefs = self._beliefs_under(cost, cache)
         overheads = self._overheads if cache is None else NO_OVERHEADS
-        policy = make_policy(Spec.parse(mode), beliefs, live, MAX_ROWS, overheads)
-        return replay(self.texts, policy, live, true_cost or (lambda _: cost), lines, cache)
+        policy = make_policy(Spec.parse(mode), beliefs, live, MAX_ROWS, overheads, drafters)
+        really = true_cost or (lambda _: cost)
+        return replay(self.texts, policy, live, really, lines, cache, drafters)
 
     def take_fixed(
         self, shape: Shape, cost: CycleCost, cache: Cache | None = None

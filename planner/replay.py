@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 
 from .cost import CycleCost
 from .experts import Bitsets, unpack
+from .found import Found, drafted_by_lookup, looked_up
 from .livecost import LiveCost
+from .lookup import Lookup, completed
+from .ngram import NgramIndex
 from .policies import Outcome, Policy, widths_of
 from .residency import Residency, Rule, after
 from .trace import TracedStep, TracedText
-from .tree import BoolArray, DraftTree, IntArray
+from .tree import DRAFTERS, HEAD, LOOKUP, BoolArray, DraftTree, IntArray, named_by
 
 # What planning takes a level, a forecast of experts in addition, and observing experts a layer
 # (LOG.md), in ms.
@@ -78,14 +81,27 @@ class Cache:
 
 
 class Candidates:
-    """The parts of the candidate trees of steps, one a line, that a policy has asked for."""
+    """The parts of the candidate trees of steps, one a line, that a policy has asked for, and what
+    lookups add.
 
-    def __init__(self, steps: Sequence[TracedStep]) -> None:
-        self.steps = steps
-        self.members: IntArray = np.zeros(
-            len(steps), np.int32
-        )  # of the trees of their lines' steps
-        self.tree = DraftTree.of_roots([int(step.tree.tokens[0]) for step in steps])
+    A head knows only what it drafted when the text was recorded: it has nothing behind a token that
+    was found by a lookup alone. Such a token is taken to use the experts of the text's own token in
+    its place, which it often is.
+    """
+
+    def __init__(
+        self,
+        going: Sequence[Sequence[TracedStep]],
+        found: DraftTree | None = None,
+        lookups: Sequence[Lookup] = (),
+        room: int = 0,
+    ) -> None:
+        """going: what is left of each line."""
+        self._going, self._lookups, self._room = going, lookups, room
+        self.steps = [steps[0] for steps in going]
+        self.tree = found or DraftTree.of_roots([int(step.tree.tokens[0]) for step in self.steps])
+        # Of the trees of their lines' steps; -1 for what these do not have.
+        self.members = self._found_members()
 
     def grow(
         self, nodes: IntArray, branching: int, least_chance: float, reads_states: bool
@@ -93,12 +109,16 @@ class Candidates:
         """Adds the best `branching` children of `nodes`; False if there are none."""
         parents, members = [], []
         chances, lines = self.tree.path_products(self.tree.probs), self.tree.lines
+        known = set(zip(self.tree.parents.tolist(), self.tree.tokens.tolist(), strict=True))
         for node in nodes.tolist():
             full = self.steps[lines[node]].tree
+            if self.members[node] < 0:
+                continue
             first, last = np.searchsorted(full.parents, self.members[node] + np.arange(2))
             last = min(int(last), int(first) + branching)
             for child in range(int(first), last):
-                if chances[node] * full.probs[child] >= least_chance:
+                is_known = (node, int(full.tokens[child])) in known
+                if is_known or chances[node] * full.probs[child] >= least_chance:
                     parents.append(node)
                     members.append(child)
         if not members:
@@ -108,14 +128,49 @@ class Candidates:
         tokens = np.array([tree.tokens[i] for tree, i in zip(trees, members, strict=True)])
         probs = np.array([tree.probs[i] for tree, i in zip(trees, members, strict=True)])
         states = self._states(np.unique(parents)) if reads_states else None
-        self.members = np.concatenate([self.members, new])
-        self.tree = self.tree.grown(np.array(parents), tokens, probs, states)
+        if self.tree.named is None and not self._lookups:
+            self.members = np.concatenate([self.members, new])
+            self.tree = self.tree.grown(np.array(parents), tokens, probs, states)
+            return True
+        n = len(self.tree)
+        named = named_by(HEAD, probs)
+        self.tree, places = self.tree.joined(parents, tokens.tolist(), named, states)
+        if self._lookups:
+            fresh = sorted(set(places[n:].tolist()) - set(places[:n].tolist()))
+            self.tree, _ = completed(self.tree, self._lookups, self._room, least_chance, fresh)
+        self.members = self._found_members()
         return True
 
     def experts(self, keep: BoolArray) -> Bitsets:
         """uint64 [kept, layer, word]: what the nodes of keep [n] really used."""
-        at = zip(self.tree.lines[keep].tolist(), self.members[keep].tolist(), strict=True)
-        return np.stack([self.steps[line].experts[member] for line, member in at])
+        of = (self.tree.lines[keep], self.members[keep], self.tree.depths[keep])
+        used = []
+        for line, member, depth in zip(*(array.tolist() for array in of), strict=True):
+            steps = self._going[line]
+            step = steps[0] if member >= 0 else steps[min(depth, len(steps) - 1)]
+            used.append(step.experts[max(member, 0)])
+        return np.stack(used)
+
+    def _found_members(self) -> IntArray:
+        tree, n = self.tree, self.tree.n_lines
+        members = np.zeros(len(tree), np.int32)
+        if len(tree) == n:
+            return members
+        known = [
+            dict(
+                zip(
+                    zip(step.tree.parents.tolist(), step.tree.tokens.tolist(), strict=True),
+                    range(len(step.tree)),
+                    strict=True,
+                )
+            )
+            for step in self.steps
+        ]
+        for node in range(n, len(tree)):
+            above = int(members[tree.parents[node]])
+            token = int(tree.tokens[node])
+            members[node] = known[tree.lines[node]].get((above, token), -1) if above >= 0 else -1
+        return members
 
     def _states(self, nodes: NDArray[np.integer]) -> NDArray[np.float32]:
         """float32 [m, width]: the head's states of expanded nodes."""
@@ -133,30 +188,44 @@ def replay(
     true_cost: Callable[[int], CycleCost],
     lines: int = 1,
     cache: Cache | None = None,
+    drafters: Sequence[str] = DRAFTERS[:1],
 ) -> list[ReplayedCycle]:
     """Takes `policy` through all steps of `texts`, of so many at a time while there are.
 
     live: the costs that the policy plans by. true_cost: what cycle number i really costs. cache:
-    of experts, which then cost what they do when they are missing there.
+    of experts, which then cost what they do when they are missing there. drafters: those there are.
     """
     held = None if cache is None else cache.begun
     cycles: list[ReplayedCycle] = []
     rows_before = 1
-    waiting = [text.steps for text in reversed(texts) if text.steps]
+    waiting = [text for text in reversed(texts) if text.steps]
     going: list[Sequence[TracedStep]] = []  # what is left of each line
+    indices: list[NgramIndex] = []  # of what is behind it
     while going or waiting:
         while waiting and len(going) < lines:
-            going.append(waiting.pop())
+            text = waiting.pop()
+            going.append(text.steps)
+            indices.append(NgramIndex())
+            indices[-1].extend(text.prompt.tolist())
         cost = true_cost(len(cycles)).at(_context(going), rows_before)
         if held is not None:
             live.resident = held.sets
             cost = replace(cost, resident=live.resident)
-        cycle, taken, experts = _cycle(going, policy, live, cost, rows_before)
+        lookups = indices if DRAFTERS[LOOKUP] in drafters else []
+        has_head = DRAFTERS[HEAD] in drafters
+        cycle, taken, experts = _cycle(going, policy, live, cost, rows_before, lookups, has_head)
         if cache is not None and held is not None:
             held, cycle = cache.behind(held, cycle, experts)
         cycles.append(cycle)
         rows_before = cycle.rows
-        going = [steps[n:] for steps, n in zip(going, taken, strict=True) if len(steps) > n]
+        for steps, n, index in zip(going, taken, indices, strict=True):
+            index.extend([int(step.tree.tokens[0]) for step in steps[:n]])
+        goes_on = [len(steps) > n for steps, n in zip(going, taken, strict=True)]
+        going = [steps[n:] for steps, n in zip(going, taken, strict=True)]
+        going, indices = (
+            [one for one, going_on in zip(every, goes_on, strict=True) if going_on]
+            for every in (going, indices)
+        )
     return cycles
 
 
@@ -171,21 +240,33 @@ def _cycle(
     live: LiveCost,
     cost: CycleCost,
     rows_before: int,
+    lookups: Sequence[Lookup] = (),
+    has_head: bool = True,
 ) -> tuple[ReplayedCycle, list[int], Bitsets]:
     """A cycle, how many steps each line gets on by it, and the experts it used [n, layer, word]."""
     context, weights = _context(going), cost.layer_weights
-    candidates = Candidates([steps[0] for steps in going])
-    drafting = policy.begin(context, candidates.tree.tokens.tolist())
-    if len(going) == 1 and not drafting:
+    room = min(map(len, going))
+    roots = [int(steps[0].tree.tokens[0]) for steps in going]
+    found = Found.none(roots)
+    if lookups and policy.looks_up:
+        found = looked_up(lookups, roots, policy, room, context)
+    elif lookups and not has_head and policy.begin(context, roots):
+        found = drafted_by_lookup(lookups, roots, policy, room)
+    used = lookups if policy.looks_up else ()
+    candidates = Candidates(going, found.tree, used, room)
+    drafting = has_head and policy.begin(context, roots)
+    if len(going) == 1 and not drafting and not found.taken:
         experts = candidates.experts(np.ones(1, np.bool_))
         union = cost.weighted_union(experts)
         ms = cost.verify_ms(1, union)
         predicted = live.verify_ms(1, union, context, rows_before)
         live.learn_verify(1, union, context, rows_before, ms)
         policy.learn_plain(context, None if cost.resident is None else union)
+        if found.first is not None:
+            hit = np.flatnonzero(found.first.tokens[1:] == going[0][0].next) + 1
+            policy.learn_found(found.first, [0, *hit.tolist()])
         return ReplayedCycle(1, 0, 1, union, ms, 1.0, union, predicted, False), [1], experts
 
-    room = min(map(len, going))
     levels: list[tuple[int, ...]] = []
     while drafting:
         nodes, branching = policy.expand(candidates.tree, room)
@@ -200,13 +281,15 @@ def _cycle(
     looked = len(weights) > 0 and policy.looks(tree)
     paths = [accepted_nodes(tree, steps, line) for line, steps in enumerate(going)]
     union = cost.weighted_union(experts)
-    planning_ms = len(levels) * PLANNING_MS
+    planned = len(levels) + found.taken
+    planning_ms = planned * PLANNING_MS
     if choice.forecast is not None:
-        planning_ms += len(levels) * FORECAST_MS
+        planning_ms += planned * FORECAST_MS
     # A cache of experts knows what was used.
     observe_ms = OBSERVE_MS * len(weights) if looked and cost.resident is None else 0.0
     draft_ms, verify_ms = cost.draft_ms(levels), cost.verify_ms(len(tree), union)
-    predicted = observe_ms + live.cycle_ms(
+    predicted = observe_ms + found.taken * policy.planning_ms
+    predicted += live.cycle_ms(
         len(tree), choice.union, context, rows_before, levels, policy.planning_ms
     )
     seen = union if looked or cost.resident is not None else choice.union
@@ -224,6 +307,7 @@ def _cycle(
             plan_ms=planning_ms,
             verify_ms=verify_ms,
             paid_union=None if cost.resident is None else union,
+            looked_up=found.taken,
         )
     )
     cycle = ReplayedCycle(

@@ -62,10 +62,8 @@ def test_drafters_are_named_with_commas_between(typed, drafters):
     [("medusa", "'medusa' is no drafter; there are eagle3 and ngram"), ("", "none")],
 )
 def test_a_drafter_that_is_not_known_is_refused(command, main, name, says):
-    nothing = (
-        [] if main is chat.main else ["nothing.txt"] if main is batch.main else ["--modes=off"]
-    )
-    outcome = command(main, *nothing, "--drafter", name)
+    needed = {chat.main: [], batch.main: ["in.txt", "-o", "out.jsonl"], bench.main: []}
+    outcome = command(main, *needed[main], "--drafter", name)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert says in outcome.err
 

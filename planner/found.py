@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specfit.planner import LOOKUP, DraftTree, Lookup, Policy, children_of, completed, named_by
-from specfit.planner.lookup import CHILDREN
+from .lookup import CHILDREN, Lookup, children_of, completed
+from .policies import Policy
+from .tree import LOOKUP, DraftTree, named_by
 
 
 @dataclass(frozen=True)
