@@ -256,7 +256,7 @@ def _cycle(
     candidates = Candidates(going, found.tree, used, room)
     drafting = has_head and policy.begin(context, roots)
     if len(going) == 1 and not drafting and not found.taken:
-        experts = candidates.experts(np.ones(1, np.bool_))
+        experts = going[0][0].experts[:1]
         union = cost.weighted_union(experts)
         ms = cost.verify_ms(1, union)
         predicted = live.verify_ms(1, union, context, rows_before)

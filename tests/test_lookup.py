@@ -3,11 +3,14 @@ are verified."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_policies import cost, dense_beliefs, live
+from tracecases import LAYERS, made_up_trace
 
 from specfit.planner import (
     DRAFTERS,
@@ -24,8 +27,10 @@ from specfit.planner import (
     make_policy,
     named_by,
 )
+from specfit.planner.lab import Lab
 from specfit.planner.lookup import CHILDREN, DEEPEST, MOST
 from specfit.planner.planned import Planned
+from specfit.planner.trace import Trace
 
 # Nodes to add: a parent, chosen among all there are by then, a token, and by whom it is named.
 additions = st.lists(
@@ -264,3 +269,43 @@ class TestPlans:
         assert not policy_of(table, "eagle3", "ngram", mode="count").looks_up
         assert policy_of(table, "eagle3", "ngram", mode="specfit:ratio").looks_up
         assert not policy_of(table, "eagle3").looks_up
+
+
+def repeating() -> Trace:
+    """A made-up text whose second half is its first one again."""
+    trace = made_up_trace(30)
+    (text,) = trace.texts
+    roots = [int(step.tree.tokens[0]) for step in text.steps]
+    steps = [
+        replace(step, context=at, next=roots[(at + 1) % 30])
+        for at, step in enumerate([*text.steps, *text.steps])
+    ]
+    return replace(trace, texts=(replace(text, steps=tuple(steps)),))
+
+
+class TestReplays:
+    """Of recorded texts that repeat themselves."""
+
+    @pytest.mark.parametrize("mode", ["chain:3", "count", "specfit", "specfit:ratio"])
+    @pytest.mark.parametrize("lines", [1, 2])
+    @pytest.mark.parametrize("drafters", [("ngram",), ("eagle3", "ngram")])
+    def test_commit_the_whole_text(self, mode: str, lines: int, drafters: tuple[str, ...]) -> None:
+        trace = repeating()
+        lab = Lab(replace(trace, texts=trace.texts * lines))
+        cycles = lab.take(mode, cost(0.5, layers=LAYERS), lines=lines, drafters=drafters)
+        assert sum(cycle.committed for cycle in cycles) == 60 * lines
+        if "eagle3" not in drafters:
+            assert all(cycle.levels == 0 for cycle in cycles)
+            assert sum(cycle.committed - lines for cycle in cycles) > 0
+
+    def test_gain_by_lookups_where_rows_are_cheap_and_lose_nothing_where_they_are_dear(
+        self,
+    ) -> None:
+        lab = Lab(repeating())
+        for row_ms, gains in ((0.5, True), (25.0, False)):
+            table = cost(row_ms, fixed_ms=25.0 - row_ms, layers=LAYERS)
+            plain, looked = (
+                sum(cycle.ms for cycle in lab.take(mode, table, drafters=("ngram",)))
+                for mode in ("off", "specfit")
+            )
+            assert looked < 0.8 * plain if gains else looked == pytest.approx(plain)
