@@ -37,7 +37,7 @@ BY_HEAD, BY_LOOKUP, BY_BOTH, DENIED = range(len(_KINDS))
 # A priori a match weighs less than a head says, agreement more, and what a head denies little.
 _PRIORS = (
     _PRIOR,
-    np.array([0.8, *[0.0] * (DEPTHS + 1)]),
+    np.array([0.6, -0.5, *[0.0] * DEPTHS]),
     np.array([0.8, *[0.0] * (DEPTHS + 1), 0.5]),
     np.array([0.5, -2.0, *[0.0] * DEPTHS]),
 )

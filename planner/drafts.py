@@ -9,7 +9,13 @@ import numpy as np
 from .beliefs import Beliefs
 from .cost import CycleCost
 from .forecast import ExpertForecast, Forecast
-from .tree import BoolArray, DraftTree, FloatArray
+from .reason import Step, best_left_out
+from .search import Plan, best_subtree
+from .tree import BoolArray, DraftTree, FloatArray, IntArray
+
+# Planning may take this share of a cycle; a state of the search takes about STATE_MS (LOG.md).
+PLANNING_SHARE = 0.01
+STATE_MS = 0.1
 
 
 class Drafts:
@@ -61,6 +67,46 @@ class Drafts:
     def union(self, keep: BoolArray) -> float:
         """The weighted union to expect of the nodes to `keep`, of which a forecast was made."""
         return self._root_union + self._scale * (self._foreseen(keep) - self._foreseen_roots())
+
+    def left(self, nodes: IntArray) -> FloatArray:
+        """float64 [m]: what the children that there are of `nodes` leave of their chances to
+        others, as a share."""
+        tree, n = self.tree, self.tree.n_lines
+        if tree.named is None:
+            return np.ones(len(nodes))
+        taken = np.zeros(len(tree))
+        np.add.at(taken, tree.parents[n:], self.chances[n:])
+        return np.maximum(1 - taken[nodes] / np.maximum(self.chances[nodes], 1e-9), 0.0)
+
+    def searched(
+        self,
+        frontier: IntArray,
+        chances: FloatArray,
+        forecast: ExpertForecast | None,
+        cost: CycleCost,
+        spent_ms: float,
+        rate: float | None,
+        max_rows: int,
+    ) -> Plan:
+        """The best plan of the candidates, and of a child behind each node of `frontier`, whose
+        chances [n + m] and experts these are; see `best_subtree`."""
+        parents = self.tree.parents
+        return best_subtree(
+            np.concatenate([parents, frontier]) if len(frontier) else parents,
+            chances,
+            None if forecast is None else forecast.sets,
+            None if forecast is None else forecast.unforeseen,
+            cost,
+            spent_ms=spent_ms,
+            rate=rate,
+            max_rows=max_rows,
+            max_states=1 + int(PLANNING_SHARE * self.by_rows.rows_ms[1] / STATE_MS),
+        )
+
+    def best_left_out(self, keep: BoolArray, token_ms: float) -> Step | None:
+        """The best candidate that is not in the plan `keep`, as the function of that name tells."""
+        cost = self.by_rows if self.forecast is None else self.by_experts
+        return best_left_out(keep, self.tree.parents, self.chances, self.forecast, cost, token_ms)
 
     def _foreseen_roots(self) -> float:
         return self._foreseen(self.tree.depths == 0)

@@ -22,17 +22,14 @@ from .policies import (
     followed,
     widths_of,
 )
-from .reason import End, Reason, Step, best_left_out
+from .reason import End, Reason, Step
 from .resting import ANSWER, Resting
-from .search import Plan, best_subtree
+from .search import Plan
 from .tree import DraftTree, FloatArray, IntArray
 
 # A node that is committed once in a hundred cycles pays for no row on any machine we measured.
 LEAST_CHANCE = 0.01
 BRANCHING = 8
-# Planning may take this share of a cycle; a state of the search takes about STATE_MS (LOG.md).
-PLANNING_SHARE = 0.01
-STATE_MS = 0.1
 DEEPEST = 16
 # Observing experts may take this share of the time, and so much at first.
 LOOKING_SHARE = 0.005
@@ -186,22 +183,11 @@ class Planned:
         drafts, plan = self._newest
         roots = np.arange(self._lines, dtype=np.int32)
         levels = ((0,) * self._lines,)
-        wider = self._best(drafts, levels, roots, self._left(drafts, roots, hopes))
+        wider = self._best(drafts, levels, roots, hopes * drafts.left(roots))
         lines = np.flatnonzero(wider.keep[len(drafts.tree) :]).tolist()
         worth = self._worth(plan.committed, plan.ms)
         spared_ms = self._spent_ms(levels) - self._spent_ms([(0,) * len(lines)])
         return self._worth(wider.committed, wider.ms - spared_ms) - worth, worth, lines
-
-    def _left(self, drafts: Drafts, nodes: IntArray, hopes: FloatArray) -> FloatArray:
-        """float64 [m]: chances of further children of `nodes`, of which so much is hoped if they
-        have none yet: as large a share of what their children leave."""
-        tree, n = drafts.tree, drafts.tree.n_lines
-        if tree.named is None:
-            return hopes
-        taken = np.zeros(len(tree))
-        np.add.at(taken, tree.parents[n:], drafts.chances[n:])
-        left = 1 - taken[nodes] / np.maximum(drafts.chances[nodes], 1e-9)
-        return hopes * np.maximum(left, 0.0)
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
         depth, self._room = len(self._levels_drafted), room
@@ -222,7 +208,7 @@ class Planned:
         if not len(frontier):
             return NOTHING, 0
         hoped = self.beliefs.outlook.best_child(tree.tokens[frontier], conditional[frontier])
-        hoped = self._left(drafts, frontier, hoped)
+        hoped *= drafts.left(frontier)
         levels = (*self._levels_drafted, widths_of(tree, frontier))
         wider = self._best(drafts, levels, frontier, hoped)
         nodes = frontier[wider.keep[len(tree) :]]
@@ -317,24 +303,16 @@ class Planned:
             return Reason("unpromising", 0, token_ms, Step(first_ms, hoped))
         drafts, plan = self._newest
         token_ms = plan.ms / plan.committed if self.ratio else 1 / self._rate
-        rows = int(plan.keep.sum())
-        drafted = rows - self._lines
-        step = level = None
-        if rows < self.max_rows:
-            cost = drafts.by_rows if drafts.forecast is None else drafts.by_experts
-            step = best_left_out(
-                plan.keep, drafts.tree.parents, drafts.chances, drafts.forecast, cost, token_ms
-            )
+        rows_left = int(plan.keep.sum()) < self.max_rows
+        step, level = drafts.best_left_out(plan.keep, token_ms) if rows_left else None, None
         if self._wider is not None:
             wider, nodes = self._wider
             level = Step(wider.ms - plan.ms, wider.committed - plan.committed, nodes)
-        end = self._end(drafts.tree, rows)
+        drafted = int(plan.keep.sum()) - self._lines
+        end = self._end(int(drafts.tree.depths[-1])) if rows_left else "rows"
         return Reason("planned", drafted, token_ms, step, level, end, self._trial)
 
-    def _end(self, tree: DraftTree, rows: int) -> End:
-        depth = int(tree.depths[-1])
-        if rows >= self.max_rows:
-            return "rows"
+    def _end(self, depth: int) -> End:
         if self._wider is not None:
             return "level"
         if depth >= self._room:
@@ -418,18 +396,9 @@ class Planned:
         forecast: ExpertForecast | None,
         cost: CycleCost,
     ) -> Plan:
-        parents = drafts.tree.parents
-        return best_subtree(
-            np.concatenate([parents, frontier]) if len(frontier) else parents,
-            chances,
-            None if forecast is None else forecast.sets,
-            None if forecast is None else forecast.unforeseen,
-            cost,
-            spent_ms=self._spent_ms(levels),
-            rate=None if self.ratio else self.rule.rate,
-            max_rows=self.max_rows,
-            max_states=1 + int(PLANNING_SHARE * drafts.by_rows.rows_ms[1] / STATE_MS),
-        )
+        rate = None if self.ratio else self.rule.rate
+        spent_ms = self._spent_ms(levels)
+        return drafts.searched(frontier, chances, forecast, cost, spent_ms, rate, self.max_rows)
 
     def _forecast_pays(self) -> bool:
         """Whether to forecast in the coming cycle."""
