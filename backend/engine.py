@@ -19,6 +19,7 @@ from specfit.planner import (
     DRAFTERS,
     HEAD,
     LOOKUP,
+    NOTHING_FOUND,
     Beliefs,
     Bitsets,
     DraftTree,
@@ -226,10 +227,11 @@ class Engine:
             waiting = sum(line.drafter.waiting for line in lines if line.drafter is not None)
             drafting = policy.begin(context, roots, waiting)
         if len(turns) == 1 and not drafting and not found.taken:
-            return self._plain_cycle(begun, turns[0], policy, found.first)
+            return self._plain_cycle(begun, turns[0], policy, found)
         for turn in turns:
             turn.line.tokens.append(turn.root)
-        draft = self._draft(lines, policy, room, found.tree) if drafting else Draft(found.tree)
+        tree = found.tree or DraftTree.of_roots(roots)
+        draft = self._draft(lines, policy, room, tree) if drafting else Draft(tree)
         choice = policy.choose(draft.tree)
         tree = draft.tree.subtree(choice.keep)
         observing = self._arm(tree, policy)
@@ -304,14 +306,14 @@ class Engine:
 
     def _look_up(self, turns: Sequence[Turn], policy: Policy, room: int, context: int) -> Found:
         """What the lookups of the turns' texts find, before anything else is drafted."""
-        roots = [turn.root for turn in turns]
         if DRAFTERS[LOOKUP] not in self.drafters or room <= 0:
-            return Found.none(roots)
+            return NOTHING_FOUND
+        roots = [turn.root for turn in turns]
         if policy.looks_up:
             lookups = [turn.line.looked_up() for turn in turns]
             return looked_up(lookups, roots, policy, room, context)
         if DRAFTERS[HEAD] in self.drafters or not policy.begin(context, roots):
-            return Found.none(roots)
+            return NOTHING_FOUND
         return drafted_by_lookup([turn.line.looked_up() for turn in turns], roots, policy, room)
 
     def _draft(self, lines: Sequence[Line], policy: Policy, room: int, found: DraftTree) -> Draft:
@@ -320,12 +322,10 @@ class Engine:
         lookups = [line.lookup for line in lines if line.lookup is not None and policy.looks_up]
         return draft(drafters, [line.tokens for line in lines], policy, room, found, lookups)
 
-    def _plain_cycle(
-        self, begun: float, turn: Turn, policy: Policy, first: DraftTree | None
-    ) -> Cycle:
+    def _plain_cycle(self, begun: float, turn: Turn, policy: Policy, found: Found) -> Cycle:
         """The cycle of a root alone, without the machinery of trees: on a small model that costs
-        a tenth of the time (LOG.md). first: what a lookup found behind it, to learn from."""
-        line = turn.line
+        a tenth of the time (LOG.md). found: what was not worth verifying, to learn from."""
+        line, planned = turn.line, time.perf_counter()
         context, before = line.n_past, self._rows_before
         self.context.decode_token(turn.root, line.number)
         verified = time.perf_counter()
@@ -348,8 +348,10 @@ class Engine:
             ms = (time.perf_counter() - begun) * 1e3
             cost.learn_verify(1, weighted, context, before, ms)
             policy.learn_plain(context, paid)
-            if first is not None:
-                policy.learn_found(first, [0, *np.flatnonzero(first.tokens[1:] == token) + 1])
+            if found.first is not None:
+                hit = np.flatnonzero(found.first.tokens[1:] == token) + 1
+                spent_ms = 0.0 if found.tree is None else (planned - begun) * 1e3
+                policy.learn_found(found.first, [0, *hit.tolist()], spent_ms)
             self._rows_before = 1
         ended = time.perf_counter()
         report = CycleReport(

@@ -21,6 +21,10 @@ TRIAL_SHARE = 0.01
 RATE_WEIGHT = 0.02
 # No head is right often enough for longer chains to be worth considering.
 LONGEST_CHAIN = 16
+# What plans with lookups have spared counts up to so many plain cycles, and so many at first.
+MOST_SPARED, FIRST_SPARED = 20.0, 2.0
+# The tables for a quick answer are looked at again after so many questions.
+RECKONED = 16
 
 
 class DraftingRule:
@@ -33,9 +37,12 @@ class DraftingRule:
         self._lines = 1
         self._judged: tuple[CycleCost | None, bool] = (None, False)
         self._surest: tuple[CycleCost, Step, float] | None = None
-        self._cheapest: tuple[CycleCost | None, float] = (None, 0.0)
+        # What verifying chains of 1, 2 … takes beside plain decoding, and who asked for it.
+        self._chains: list[float] = []
+        self._asked = 0
         self._tokens = 1.0
         self._ms = live.now.verify_ms(1, root_union)
+        self._spared_ms = FIRST_SPARED * self._ms
         self.gains = gains
         self._trial_ms = self._decoding_ms = self._prepaid_ms = 0.0
         self.trying = False  # the level last allowed does not promise to pay
@@ -56,20 +63,35 @@ class DraftingRule:
         self._ms *= self._plain_ms(self._live.now) / before_ms
         self._judged = (None, False)
         self._surest = None
-        self._cheapest = (None, 0.0)
+        self._chains = []
 
-    def least_found(self, planning_ms: float) -> float:
-        """The least chance of the first token of a lookup that can pay, if all the tokens behind it
-        are certain and none brings experts. planning_ms: of the cycle."""
-        cost = self._live.now
-        if self._cheapest[0] is not cost:
-            plain_ms = self._plain_ms(cost) - planning_ms - cost.switch_ms
-            cheapest = min(
-                (cost.verify_ms(self._lines + n, self._root_union) - plain_ms) / n
-                for n in self._lengths
-            )
-            self._cheapest = (cost, cheapest)
-        return self._cheapest[1] * self.rate
+    def may_find(self, chance: float, planning_ms: float) -> bool:
+        """Whether a token of this chance that a lookup found can pay, if each one behind it halves
+        what the one before leaves open, and none brings experts.
+
+        planning_ms: of the cycle. Failed plans take no more time than such plans have spared, and
+        what trials may take.
+        """
+        if self._spared_ms < planning_ms:
+            return False
+        if not self._chains or self._asked % RECKONED == 0:
+            cost = self._live.now
+            plain_ms = self._plain_ms(cost) - cost.switch_ms
+            chains = [cost.verify_ms(self._lines + n, self._root_union) for n in self._lengths]
+            self._chains = [ms - plain_ms for ms in chains]
+        self._asked += 1
+        rate, tokens, path = self.rate, 0.0, 1.0
+        for ms in self._chains:
+            path *= chance
+            tokens += path
+            if tokens > rate * (ms + planning_ms):
+                return True
+            chance = (1 + chance) / 2
+        return False
+
+    def spare(self, ms: float) -> None:
+        """Learns what a plan with what lookups found has spared, or taken in vain if negative."""
+        self._spared_ms = min(self._spared_ms + ms, MOST_SPARED * self._plain_ms(self._live.now))
 
     def may_draft(self, planning_ms: float) -> bool:
         """Whether drafts that are certain to be accepted, and bring no experts, would pay.
@@ -136,6 +158,8 @@ class DraftingRule:
         self._tokens += RATE_WEIGHT * (committed - self._tokens)
         self._ms += RATE_WEIGHT * (ms - self._ms)
         self._decoding_ms += ms
+        if self._spared_ms < self._ms:
+            self._spared_ms += TRIAL_SHARE * ms
 
     @property
     def _lengths(self) -> range:

@@ -14,19 +14,19 @@ from .tree import LOOKUP, DraftTree, named_by
 
 @dataclass(frozen=True)
 class Found:
-    """tree: the roots and what was found behind them. taken: whether to verify some of it.
+    """tree: the roots and what was found behind them; None where nothing was, or it was not worth
+    a plan. taken: whether to verify some of it.
 
     first: of one line, its root and the tokens found behind it; None if there are none, or nobody
     wants to learn from them.
     """
 
-    tree: DraftTree
+    tree: DraftTree | None = None
     taken: bool = False
     first: DraftTree | None = None
 
-    @classmethod
-    def none(cls, roots: Sequence[int]) -> Found:
-        return cls(DraftTree.of_roots(roots))
+
+NOTHING_FOUND = Found()
 
 
 def looked_up(
@@ -38,9 +38,9 @@ def looked_up(
     ]
     best = max((first[0][1] for first in firsts if first), default=0.0)
     if not best:
-        return Found.none(roots)
+        return NOTHING_FOUND
     if not policy.hopes(best):
-        return Found(DraftTree.of_roots(roots), False, _first(roots, firsts))
+        return Found(first=_first(roots, firsts))
     tree, _ = completed(DraftTree.of_roots(roots), lookups, room, policy.least_chance)
     taken = policy.takes(context, tree)
     return Found(tree, taken, None if taken else _first(roots, firsts))
@@ -65,5 +65,5 @@ def drafted_by_lookup(
         nodes, branching = policy.expand(tree, room)
         parents, tokens, named = children_of(tree, lookups, nodes, branching)
         if not parents:
-            return Found(tree, taken=len(tree) > len(roots))
+            return Found(tree, taken=True) if len(tree) > len(roots) else NOTHING_FOUND
         tree, _ = tree.joined(parents, tokens, named)

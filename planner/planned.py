@@ -95,6 +95,7 @@ class Planned:
         self._newest: tuple[Drafts, Plan] | None = None
         self._folded: CycleCost | None = None
         self._found: DraftTree | None = None  # by lookups in this cycle
+        self._finding_ms = FIRST_PLANNING_MS  # of a plan with that
 
     @property
     def planning_ms(self) -> float:
@@ -136,7 +137,7 @@ class Planned:
 
     def hopes(self, prob: float) -> bool:
         chance = self.beliefs.acceptance.first_looked_up(prob)
-        return chance > self.rule.least_found(self._planning_ms[False])
+        return self.rule.may_find(chance, self._finding_ms)
 
     def takes(self, context: int, found: DraftTree) -> bool:
         self._turn_to_cycle(context, found.n_lines)
@@ -145,7 +146,12 @@ class Planned:
         drafts = self._drafts(found, self.beliefs.acceptance.conditional(found))
         plan = self._best(drafts, ())
         self._newest = (drafts, plan)
-        return int(plan.keep.sum()) > self._lines
+        if int(plan.keep.sum()) == self._lines:
+            return False
+        plain = self._worth(self._lines, self._plain_ms(self._rows_before))
+        gain = self._worth(plan.committed, plan.ms) - plain
+        self.rule.spare(gain / self._rate - self._finding_ms)
+        return True
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         if self._found is None:
@@ -286,8 +292,11 @@ class Planned:
         self._rows_before = 1
         self._found = None
 
-    def learn_found(self, tree: DraftTree, path: list[int]) -> None:
+    def learn_found(self, tree: DraftTree, path: list[int], spent_ms: float) -> None:
         self.beliefs.acceptance.learn(tree, path)
+        if spent_ms:
+            self.rule.spare(-spent_ms)
+            self._finding_ms += 0.1 * (spent_ms - self._finding_ms)
 
     def reason(self, *, begun: bool) -> Reason:
         if self._lines >= self.max_rows:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .cost import CycleCost
 from .experts import Bitsets, unpack
-from .found import Found, drafted_by_lookup, looked_up
+from .found import NOTHING_FOUND, drafted_by_lookup, looked_up
 from .livecost import LiveCost
 from .lookup import Lookup, completed
 from .ngram import NgramIndex
@@ -247,7 +247,7 @@ def _cycle(
     context, weights = _context(going), cost.layer_weights
     room = min(map(len, going))
     roots = [int(steps[0].tree.tokens[0]) for steps in going]
-    found = Found.none(roots)
+    found = NOTHING_FOUND
     if lookups and policy.looks_up:
         found = looked_up(lookups, roots, policy, room, context)
     elif lookups and not has_head and policy.begin(context, roots):
@@ -264,7 +264,9 @@ def _cycle(
         policy.learn_plain(context, None if cost.resident is None else union)
         if found.first is not None:
             hit = np.flatnonzero(found.first.tokens[1:] == going[0][0].next) + 1
-            policy.learn_found(found.first, [0, *hit.tolist()])
+            spent_ms = 0.0 if found.tree is None else PLANNING_MS
+            policy.learn_found(found.first, [0, *hit.tolist()], spent_ms)
+            ms += spent_ms
         return ReplayedCycle(1, 0, 1, union, ms, 1.0, union, predicted, False), [1], experts
 
     levels: list[tuple[int, ...]] = []

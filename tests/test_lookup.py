@@ -220,7 +220,8 @@ class TestPlans:
         """A cycle without a head in which so many of the tokens found are right; the drafts."""
         if not policy.hopes(float(tree.probs[1])) or not policy.takes(100, tree):
             policy.learn_plain(100)
-            policy.learn_found(found(float(tree.probs[1])), [0, 1] if hits else [0])
+            first = found(float(tree.probs[1]))
+            policy.learn_found(first, [0, 1] if hits else [0], 0.0)
             return 0
         choice = policy.choose(tree)
         verified = tree.subtree(choice.keep)
