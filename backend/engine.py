@@ -348,10 +348,9 @@ class Engine:
             ms = (time.perf_counter() - begun) * 1e3
             cost.learn_verify(1, weighted, context, before, ms)
             policy.learn_plain(context, paid)
-            if found.first is not None:
-                hit = np.flatnonzero(found.first.tokens[1:] == token) + 1
+            if found.first:
                 spent_ms = 0.0 if found.tree is None else (planned - begun) * 1e3
-                policy.learn_found(found.first, [0, *hit.tolist()], spent_ms)
+                policy.learn_found(found.first, token, spent_ms)
             self._rows_before = 1
         ended = time.perf_counter()
         report = CycleReport(

@@ -16,6 +16,8 @@ asked too, does not have among its best.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -78,7 +80,7 @@ class Acceptance:
         """Of a lookup's first token, without arrays: it may be asked for in every cycle."""
         slope, base, first = self._regression(BY_LOOKUP).theta.tolist()[:3]
         sure = min(max(prob, _SURE), 1 - _SURE)
-        return float(1 / (1 + np.exp(-(slope * np.log(sure / (1 - sure)) + base + first))))
+        return 1 / (1 + math.exp(-(slope * math.log(sure / (1 - sure)) + base + first)))
 
     def learn(self, tree: DraftTree, path: list[int]) -> None:
         """Learns from a verified tree whose nodes `path` (roots included) were accepted."""

@@ -17,13 +17,12 @@ class Found:
     """tree: the roots and what was found behind them; None where nothing was, or it was not worth
     a plan. taken: whether to verify some of it.
 
-    first: of one line, its root and the tokens found behind it; None if there are none, or nobody
-    wants to learn from them.
+    first: of one line, the tokens found behind its root, with their probabilities.
     """
 
     tree: DraftTree | None = None
     taken: bool = False
-    first: DraftTree | None = None
+    first: Sequence[tuple[int, float]] = ()
 
 
 NOTHING_FOUND = Found()
@@ -40,20 +39,21 @@ def looked_up(
     if not best:
         return NOTHING_FOUND
     if not policy.hopes(best):
-        return Found(first=_first(roots, firsts))
+        return Found(first=firsts[0])
     tree, _ = completed(DraftTree.of_roots(roots), lookups, room, policy.least_chance)
     taken = policy.takes(context, tree)
-    return Found(tree, taken, None if taken else _first(roots, firsts))
+    return Found(tree, taken, firsts[0])
 
 
-def _first(roots: Sequence[int], firsts: Sequence[Sequence[tuple[int, float]]]) -> DraftTree | None:
-    if len(roots) > 1:
-        return None
-    tokens, probs = zip(*firsts[0], strict=True)
+def first_level(found: Sequence[tuple[int, float]], token: int) -> tuple[DraftTree, list[int]]:
+    """The tree of tokens that were found behind a root, and its path that `token` would have been:
+    what there is to learn from a cycle that verified none of them."""
+    tokens, probs = zip(*found, strict=True)
     named = named_by(LOOKUP, np.array([0.0, *probs]))
     parents = np.array([-1, *[0] * len(tokens)], np.int32)
     chances = np.array([1.0, *probs])
-    return DraftTree(parents, np.array([*roots, *tokens], np.int32), chances, None, named)
+    tree = DraftTree(parents, np.array([-1, *tokens], np.int32), chances, None, named)
+    return tree, [0, *(node for node, one in enumerate(tokens, 1) if one == token)]
 
 
 def drafted_by_lookup(

@@ -61,10 +61,12 @@ class NgramIndex:
 
     def following(self, path: Sequence[int] = ()) -> list[tuple[int, float]]:
         """Tokens that may follow the text and `path`, and their probabilities, falling."""
-        end = [*self._tokens[max(0, len(self._tokens) - LONGEST) :], *path][-LONGEST:]
+        # Mostly nothing is found, in a cycle that should cost what plain decoding costs.
+        end = [*self._tokens[-LEAST:], *path]
         place = self._latest.get(tuple(end[-LEAST:]), -1)
-        if place < 0 or len(end) < LEAST:
+        if place < 0:
             return []
+        end = [*self._tokens[-LONGEST:], *path][-LONGEST:]
         matches = []
         while place >= 0 and len(matches) < OCCURRENCES:
             matches.append((self._matching(end, place), self._tokens[place]))

@@ -12,6 +12,7 @@ from .cost import NO_OVERHEADS, CycleCost, Levels, Overheads
 from .drafting import DraftingRule
 from .drafts import Drafts, without_experts
 from .forecast import ExpertForecast
+from .found import first_level
 from .livecost import LiveCost
 from .policies import (
     FIRST_PLANNING_MS,
@@ -34,6 +35,8 @@ DEEPEST = 16
 # Observing experts may take this share of the time, and so much at first.
 LOOKING_SHARE = 0.005
 FIRST_LOOKS_MS = 8.0
+# Of tokens found that it would not pay to verify, one in so many is learned from.
+LEARN_FOUND = 3
 NO_HOPES: FloatArray = np.zeros(0)
 # A forecast has to save its own time so many times over by its own account, which is a hopeful
 # one. It is made in the first drafted cycles and then in every TRY_EVERYth at least, to know.
@@ -96,6 +99,7 @@ class Planned:
         self._folded: CycleCost | None = None
         self._found: DraftTree | None = None  # by lookups in this cycle
         self._finding_ms = FIRST_PLANNING_MS  # of a plan with that
+        self._unlearned = 0
 
     @property
     def planning_ms(self) -> float:
@@ -292,8 +296,10 @@ class Planned:
         self._rows_before = 1
         self._found = None
 
-    def learn_found(self, tree: DraftTree, path: list[int], spent_ms: float) -> None:
-        self.beliefs.acceptance.learn(tree, path)
+    def learn_found(self, found: Sequence[tuple[int, float]], token: int, spent_ms: float) -> None:
+        self._unlearned = (self._unlearned + 1) % LEARN_FOUND
+        if spent_ms or not self._unlearned:
+            self.beliefs.acceptance.learn(*first_level(found, token))
         if spent_ms:
             self.rule.spare(-spent_ms)
             self._finding_ms += 0.1 * (spent_ms - self._finding_ms)

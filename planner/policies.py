@@ -136,9 +136,9 @@ class Policy(Protocol):
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         """Learns from a cycle of one line that drafted nothing, quicker than by `learn`."""
 
-    def learn_found(self, tree: DraftTree, path: list[int], spent_ms: float) -> None:
-        """Learns from a plain cycle what came of the tokens `tree` that a lookup found behind its
-        root: the nodes `path` would have been accepted.
+    def learn_found(self, found: Sequence[tuple[int, float]], token: int, spent_ms: float) -> None:
+        """Learns from a plain cycle, whose token this is, what came of those that a lookup found
+        behind its root with their probabilities.
 
         spent_ms: on a plan that took none of them; 0 where none was made.
         """
@@ -175,7 +175,7 @@ class Baseline:
     def takes(self, context: int, found: DraftTree) -> bool:
         return True
 
-    def learn_found(self, tree: DraftTree, path: list[int], spent_ms: float) -> None:
+    def learn_found(self, found: Sequence[tuple[int, float]], token: int, spent_ms: float) -> None:
         pass
 
     def looks(self, tree: DraftTree) -> bool:

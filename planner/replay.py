@@ -262,10 +262,9 @@ def _cycle(
         predicted = live.verify_ms(1, union, context, rows_before)
         live.learn_verify(1, union, context, rows_before, ms)
         policy.learn_plain(context, None if cost.resident is None else union)
-        if found.first is not None:
-            hit = np.flatnonzero(found.first.tokens[1:] == going[0][0].next) + 1
+        if found.first:
             spent_ms = 0.0 if found.tree is None else PLANNING_MS
-            policy.learn_found(found.first, [0, *hit.tolist()], spent_ms)
+            policy.learn_found(found.first, going[0][0].next, spent_ms)
             ms += spent_ms
         return ReplayedCycle(1, 0, 1, union, ms, 1.0, union, predicted, False), [1], experts
 

@@ -40,7 +40,7 @@ class Steady:
     def takes(self, context: int, found: DraftTree) -> bool:
         return self._policy.takes(context, found)
 
-    def learn_found(self, tree: DraftTree, path: list[int], spent_ms: float) -> None:
+    def learn_found(self, found: Sequence[tuple[int, float]], token: int, spent_ms: float) -> None:
         pass
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:

@@ -220,8 +220,7 @@ class TestPlans:
         """A cycle without a head in which so many of the tokens found are right; the drafts."""
         if not policy.hopes(float(tree.probs[1])) or not policy.takes(100, tree):
             policy.learn_plain(100)
-            first = found(float(tree.probs[1]))
-            policy.learn_found(first, [0, 1] if hits else [0], 0.0)
+            policy.learn_found([(7, float(tree.probs[1]))], 7 if hits else 8, 0.0)
             return 0
         choice = policy.choose(tree)
         verified = tree.subtree(choice.keep)
