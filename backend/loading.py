@@ -284,9 +284,7 @@ def plan_load(options: LoadOptions) -> Plan:
     )
 
 
-def _drafters(
-    options: LoadOptions, source: HeadSource | None, model: Model
-) -> tuple[str, ...]:
+def _drafters(options: LoadOptions, source: HeadSource | None, model: Model) -> tuple[str, ...]:
     """Those of DRAFTERS that are wanted and that the model has."""
     if not options.drafting:
         return ()
