@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 RESULTS, PROFILES, CACHE = "results.jsonl", "profiles", "cache"
+# What JSON makes a list of.
+BY = "accepted_by"
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,9 @@ def timed_of(record: Record) -> Timed:
 
     report = dict(record["report"])
     columns = record["cycles"]
+    if BY in report:  # newer than the first results
+        columns = {**columns, BY: map(tuple, columns.get(BY, ()))}
+        report[BY] = tuple(report[BY])
     cycles = [
         CycleReport(**dict(zip(columns, row, strict=True)))
         for row in zip(*columns.values(), strict=True)

@@ -23,8 +23,9 @@ RATE_WEIGHT = 0.02
 LONGEST_CHAIN = 16
 # What plans with lookups have spared counts up to so many plain cycles, and so many at first.
 MOST_SPARED, FIRST_SPARED = 20.0, 2.0
-# The tables for a quick answer are looked at again after so many questions.
-RECKONED = 16
+# The tables for a quick answer are looked at again after so many questions; and no token that was
+# found is more certain than this.
+RECKONED, SUREST = 16, 0.99
 
 
 class DraftingRule:
@@ -39,7 +40,8 @@ class DraftingRule:
         self._surest: tuple[CycleCost, Step, float] | None = None
         # What verifying chains of 1, 2 … takes beside plain decoding, and who asked for it.
         self._chains: list[float] = []
-        self._asked = 0
+        self._asked = self._cycle = 0
+        self._finds = False
         self._tokens = 1.0
         self._ms = live.now.verify_ms(1, root_union)
         self._spared_ms = FIRST_SPARED * self._ms
@@ -64,6 +66,13 @@ class DraftingRule:
         self._judged = (None, False)
         self._surest = None
         self._chains = []
+
+    def finds(self, planning_ms: float) -> bool:
+        """Whether anything that a lookup finds can pay, as of a few cycles ago; see `may_find`."""
+        if self._cycle % RECKONED == 0:
+            self._finds = self.may_find(SUREST, planning_ms)
+        self._cycle += 1
+        return self._finds
 
     def may_find(self, chance: float, planning_ms: float) -> bool:
         """Whether a token of this chance that a lookup found can pay, if each one behind it halves

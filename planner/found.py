@@ -32,6 +32,8 @@ def looked_up(
     lookups: Sequence[Lookup], roots: Sequence[int], policy: Policy, room: int, context: int
 ) -> Found:
     """All that there is, if `policy` thinks that it may pay; lookups, roots: one a line."""
+    if not policy.finds:
+        return NOTHING_FOUND
     firsts = [
         lookup.following([root])[:CHILDREN] for lookup, root in zip(lookups, roots, strict=True)
     ]

@@ -139,6 +139,10 @@ class Planned:
         self._newest = self._folded = self._wider = self._found = None
         self._rate = self.rule.rate
 
+    @property
+    def finds(self) -> bool:
+        return self.rule.finds(self._finding_ms)
+
     def hopes(self, prob: float) -> bool:
         chance = self.beliefs.acceptance.first_looked_up(prob)
         return self.rule.may_find(chance, self._finding_ms)

@@ -103,6 +103,11 @@ class Policy(Protocol):
     def reads_states(self) -> bool:
         """Whether the trees of this cycle should carry the head's states."""
 
+    @property
+    def finds(self) -> bool:
+        """Whether anything that a lookup finds could pay; asked in every cycle of those that look
+        up."""
+
     def hopes(self, prob: float) -> bool:
         """Whether it may pay to verify a token that a lookup found behind a root and gives `prob`,
         with all that it finds behind it; asked before `takes`."""
@@ -155,7 +160,7 @@ class Baseline:
 
     least_chance = 0.0
     reads_states = False
-    looks_up = False
+    looks_up = finds = False
 
     def __init__(self, beliefs: Beliefs, max_rows: int) -> None:
         self.beliefs = beliefs

@@ -34,6 +34,10 @@ class Steady:
     def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         return self._policy.tracks(prompt, missing_ms, lines)
 
+    @property
+    def finds(self) -> bool:
+        return self._policy.finds
+
     def hopes(self, prob: float) -> bool:
         return self._policy.hopes(prob)
 
