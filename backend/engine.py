@@ -39,7 +39,7 @@ from .context import BATCH, TREE_LIMIT, Context
 from .drafter import PENDING, Draft, Drafter, draft
 from .errors import SpecfitError
 from .generation import Generation
-from .held import CacheUse, uses_path
+from .held import NOT_CACHED, CacheUse, uses_path
 from .line import Line, Turn
 from .loading import Loaded, LoadOptions, load
 from .memory import keep
@@ -246,7 +246,7 @@ class Engine:
         ]
         paths, committed = [path for path, _ in walks], [tokens for _, tokens in walks]
         self.context.commit(paths)
-        cached = self._turn_cache(sum(map(len, committed)))
+        used = self._turn_cache(sum(map(len, committed)))
         for line, path in zip(lines, paths, strict=True):
             line.commit(tree.tokens[path[1:]].tolist(), path)
 
@@ -267,7 +267,7 @@ class Engine:
             plan_ms=plan_ms,
             verify_ms=(walked - planned) * 1e3 - observe_ms,
             catch_up_ms=draft.catch_up_ms,
-            paid_union=self._paid(cached),
+            paid_union=self._paid(used),
             looked_up=found.taken,
         )
         waited_ms = waiting * self._overheads.position_ms if draft.levels else 0.0
@@ -285,7 +285,7 @@ class Engine:
             accepted=len(accepted) - len(turns),
             committed=sum(map(len, committed)),
             union_per_layer=union,
-            union_observed=experts is not None or cached is not None,
+            union_observed=experts is not None or self._held is not None,
             predicted_union=predicted_union,
             draft_ms=head_ms,
             plan_ms=plan_ms,
@@ -298,7 +298,9 @@ class Engine:
             accepted_by=tuple(
                 int((tree.source[accepted] >> bit & 1).sum()) for bit in range(len(DRAFTERS))
             ),
-            **_counts(cached),
+            hits=used.hits,
+            misses=used.misses,
+            uploaded=used.uploaded,
         )
         saw = drafting or found.taken
         drafted = Drafted(draft.tree, choice, accepted, experts) if saw else None
@@ -332,13 +334,13 @@ class Engine:
         token = turn.sampler.sample(self.context, 0)
         turn.take(token)
         line.tokens.append(turn.root)
-        cached = self._turn_cache(1)
+        used = self._turn_cache(1)
         union = predicted_union = self._plain_union
         # Without a drafter nothing is planned, so nothing was measured to predict from.
         predicted_ms = 0.0
         if self.drafts:
             line.commit((), _FIRST_ROW)
-            cost, paid = self._costs[policy], self._paid(cached)
+            cost, paid = self._costs[policy], self._paid(used)
             weighted = expected = self._plain_weighted
             if paid is not None:
                 weighted, expected = paid, float(policy.beliefs.expected_unions[1])
@@ -368,18 +370,20 @@ class Engine:
             predicted_cycle_ms=predicted_ms,
             measured_cycle_ms=(ended - begun) * 1e3,
             predicted_committed=1.0,
-            **_counts(cached),
+            hits=used.hits,
+            misses=used.misses,
+            uploaded=used.uploaded,
         )
         return Cycle([[token]], report)
 
-    def _turn_cache(self, committed: int) -> CacheUse | None:
+    def _turn_cache(self, committed: int) -> CacheUse:
         """Has the cache of experts follow a decode that committed so many tokens."""
-        return None if self._held is None else self._held.turn(committed)
+        return NOT_CACHED if self._held is None else self._held.turn(committed)
 
-    def _paid(self, cached: CacheUse | None) -> float | None:
+    def _paid(self, used: CacheUse) -> float | None:
         """What the decode paid for, in weighted experts; None without a cache."""
         cost = self._own_cost
-        return None if cached is None else cached.paid(cost.layer_weights, cost.use_share)
+        return None if self._held is None else used.paid(cost.layer_weights, cost.use_share)
 
     def _learn(self, outcome: Outcome, policy: Policy) -> float:
         """Has costs and policy learn from a cycle; returns its mean union per layer, as
@@ -433,10 +437,3 @@ class Engine:
             self._policies[spec.text] = known
             self._costs[known] = own
         return known
-
-
-def _counts(cached: CacheUse | None) -> dict[str, int]:
-    """A cycle report's figures of a cache of experts."""
-    if cached is None:
-        return {}
-    return {"hits": cached.hits, "misses": cached.misses, "uploaded": cached.uploaded}

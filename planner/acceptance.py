@@ -98,7 +98,10 @@ class Acceptance:
         return np.asarray(1 / (1 + np.exp(-scores)))
 
     def _learn_news(self) -> None:
-        kinds, named, depths, accepted = [], [], [], []
+        kinds: list[IntArray] = []
+        named: list[FloatArray] = []
+        depths: list[IntArray] = []
+        accepted: list[BoolArray] = []
         for tree, path in self._news:
             on_path = np.zeros(len(tree), np.bool_)
             on_path[path] = True
@@ -111,7 +114,8 @@ class Acceptance:
         self._news.clear()
         if not sum(map(len, kinds)):
             return
-        of, probs, at, hits = map(np.concatenate, (kinds, named, depths, accepted))
+        of, probs = np.concatenate(kinds), np.concatenate(named)
+        at, hits = np.concatenate(depths), np.concatenate(accepted)
         for kind in np.unique(of).tolist():
             chosen = of == kind
             self._learn_kind(kind, probs[chosen][:, _KINDS[kind]], at[chosen], hits[chosen])

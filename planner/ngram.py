@@ -67,7 +67,7 @@ class NgramIndex:
         if place < 0:
             return []
         end = [*self._tokens[-LONGEST:], *path][-LONGEST:]
-        matches = []
+        matches: list[tuple[int, int]] = []
         while place >= 0 and len(matches) < OCCURRENCES:
             matches.append((self._matching(end, place), self._tokens[place]))
             place = self._before[place]

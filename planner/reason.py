@@ -23,7 +23,7 @@ from .tree import BoolArray, FloatArray, IntArray
 # drafting. unmatched: without a head, nothing that was looked up was worth verifying. planned: the
 # best subtree of what was drafted.
 Kind = Literal[
-    *("mode", "headless", "full", "hopeless", "resting", "unpromising", "unmatched", "planned")
+    "mode", "headless", "full", "hopeless", "resting", "unpromising", "unmatched", "planned"
 ]
 # Why drafting ended: another level was not worth it; no further child is likely enough to be
 # considered; the context ends; no tree is ever deeper; and no more rows fit the verification.

@@ -220,12 +220,9 @@ def replay(
         rows_before = cycle.rows
         for steps, n, index in zip(going, taken, indices, strict=True):
             index.extend([int(step.tree.tokens[0]) for step in steps[:n]])
-        goes_on = [len(steps) > n for steps, n in zip(going, taken, strict=True)]
-        going = [steps[n:] for steps, n in zip(going, taken, strict=True)]
-        going, indices = (
-            [one for one, going_on in zip(every, goes_on, strict=True) if going_on]
-            for every in (going, indices)
-        )
+        left = [steps[n:] for steps, n in zip(going, taken, strict=True)]
+        indices = [index for index, steps in zip(indices, left, strict=True) if steps]
+        going = [steps for steps in left if steps]
     return cycles
 
 
