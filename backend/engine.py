@@ -25,21 +25,20 @@ from specfit.planner import (
     DraftTree,
     Found,
     LiveCost,
-    Outcome,
     Policy,
     Spec,
     drafted_by_lookup,
     looked_up,
     make_policy,
     pack,
-    union_per_layer,
 )
 
 from .context import BATCH, TREE_LIMIT, Context
 from .drafter import PENDING, Draft, Drafter, draft
 from .errors import SpecfitError
 from .generation import Generation
-from .held import NOT_CACHED, CacheUse, uses_path
+from .held import uses_path
+from .ledger import Ledger, Times, Verified
 from .line import Line, Turn
 from .loading import Loaded, LoadOptions, load
 from .memory import keep
@@ -72,7 +71,6 @@ class Engine:
         self.description = loaded.description
         self.recommended_sampling = loaded.sampling
         self._new_beliefs: Callable[[], Beliefs] = loaded.new_beliefs
-        self._own_cost = loaded.own_cost
         self._steering_cost = loaded.steering_cost
         self._head = loaded.head
         heads = [None] * loaded.lines if loaded.head is None else loaded.head.copies(loaded.lines)
@@ -92,15 +90,14 @@ class Engine:
             self.notices += (told,) if told else ()
         self.not_kept = ""
         self._policies: dict[str, Policy] = {}
-        self._costs: dict[Policy, LiveCost] = {}  # of cycles here, as followed in each mode
         self._memory = loaded.memory
         self._held = loaded.held
-        # A cycle without drafts is always alike: no planner is asked about it.
-        self._plain_union = float(self.model.info.n_experts_used)
-        self._plain_weighted = self._plain_union * float(loaded.own_cost.layer_weights.sum())
-        self._rows_before = 1
-        self._overheads = loaded.overheads
-        self._learning_ms = 0.0  # in the last drafted cycle
+        self._ledger = Ledger(
+            loaded.own_cost,
+            loaded.overheads,
+            n_used=self.model.info.n_experts_used,
+            measured=bool(loaded.drafters),
+        )
         self._prompt_tokens, self._prompt_ms = 1.0, 0.0  # of the last few prompts
 
     @classmethod
@@ -218,7 +215,7 @@ class Engine:
             line.remember_prompt()
         context = sum(line.n_past for line in lines) // len(lines)
         if self._held is not None:
-            self._costs[policy].resident = self._held.sets
+            self._ledger.costs[policy].resident = self._held.sets
         room = min(line.room for line in lines)
         roots = [turn.root for turn in turns]
         found = self._look_up(turns, policy, room, context)
@@ -246,64 +243,28 @@ class Engine:
         ]
         paths, committed = [path for path, _ in walks], [tokens for _, tokens in walks]
         self.context.commit(paths)
-        used = self._turn_cache(sum(map(len, committed)))
+        used = None if self._held is None else self._held.turn(sum(map(len, committed)))
         for line, path in zip(lines, paths, strict=True):
             line.commit(tree.tokens[path[1:]].tolist(), path)
 
-        walked = time.perf_counter()
-        experts = self.observed_experts(len(tree)) if observing else None
-        observe_ms = self._overheads.observe_ms if observing else 0.0
-        head_ms = draft.head_ms + draft.catch_up_ms
-        plan_ms = self._learning_ms + (planned - begun) * 1e3 - head_ms
+        times = Times(begun, planned, verified, time.perf_counter())
         accepted = [node for path in paths for node in path]
-        outcome = Outcome(
+        done = Verified(
             tree=tree,
             path=accepted,
             choice=choice,
-            levels=draft.levels,
-            context=context,
-            experts=experts,
-            draft_ms=draft.head_ms,
-            plan_ms=plan_ms,
-            verify_ms=(walked - planned) * 1e3 - observe_ms,
-            catch_up_ms=draft.catch_up_ms,
-            paid_union=self._paid(used),
+            draft=draft,
             looked_up=found.taken,
-        )
-        waited_ms = waiting * self._overheads.position_ms if draft.levels else 0.0
-        predicted_ms = waited_ms + observe_ms + found.taken * policy.planning_ms
-        predicted_ms += self._costs[policy].cycle_ms(
-            len(tree), choice.union, context, self._rows_before, draft.levels, policy.planning_ms
-        )
-        predicted_union = policy.beliefs.per_layer(choice.union, len(tree))
-        union = self._learn(outcome, policy)
-        ended = time.perf_counter()
-        self._learning_ms = (ended - walked) * 1e3
-        report = CycleReport(
+            waiting=waiting,
             context=context,
-            rows=len(tree),
-            accepted=len(accepted) - len(turns),
             committed=sum(map(len, committed)),
-            union_per_layer=union,
-            union_observed=experts is not None or self._held is not None,
-            predicted_union=predicted_union,
-            draft_ms=head_ms,
-            plan_ms=plan_ms,
-            verify_ms=(verified - planned) * 1e3,
-            observe_ms=observe_ms,
-            predicted_cycle_ms=predicted_ms,
-            measured_cycle_ms=(ended - begun) * 1e3,
-            predicted_committed=choice.committed,
-            lines=len(turns),
-            accepted_by=tuple(
-                int((tree.source[accepted] >> bit & 1).sum()) for bit in range(len(DRAFTERS))
-            ),
-            hits=used.hits,
-            misses=used.misses,
-            uploaded=used.uploaded,
+            experts=self.observed_experts(len(tree)) if observing else None,
+            observed=observing,
+            used=used,
         )
+        report = self._ledger.enter(done, policy, times)
         saw = drafting or found.taken
-        drafted = Drafted(draft.tree, choice, accepted, experts) if saw else None
+        drafted = Drafted(draft.tree, choice, accepted, done.experts) if saw else None
         return Cycle(committed, report, drafted)
 
     def _look_up(self, turns: Sequence[Turn], policy: Policy, room: int, context: int) -> Found:
@@ -328,83 +289,18 @@ class Engine:
         """The cycle of a root alone, without the machinery of trees: on a small model that costs
         a tenth of the time (LOG.md). found: what was not worth verifying, to learn from."""
         line, planned = turn.line, time.perf_counter()
-        context, before = line.n_past, self._rows_before
+        context = line.n_past
         self.context.decode_token(turn.root, line.number)
         verified = time.perf_counter()
         token = turn.sampler.sample(self.context, 0)
         turn.take(token)
         line.tokens.append(turn.root)
-        used = self._turn_cache(1)
-        union = predicted_union = self._plain_union
-        # Without a drafter nothing is planned, so nothing was measured to predict from.
-        predicted_ms = 0.0
+        used = None if self._held is None else self._held.turn(1)
         if self.drafts:
             line.commit((), _FIRST_ROW)
-            cost, paid = self._costs[policy], self._paid(used)
-            weighted = expected = self._plain_weighted
-            if paid is not None:
-                weighted, expected = paid, float(policy.beliefs.expected_unions[1])
-                union = policy.beliefs.per_layer(weighted, 1)
-                predicted_union = policy.beliefs.per_layer(expected, 1)
-            predicted_ms = cost.verify_ms(1, expected, context, before)
-            ms = (time.perf_counter() - begun) * 1e3
-            cost.learn_verify(1, weighted, context, before, ms)
-            policy.learn_plain(context, paid)
-            if found.first:
-                spent_ms = 0.0 if found.tree is None else (planned - begun) * 1e3
-                policy.learn_found(found.first, token, spent_ms)
-            self._rows_before = 1
-        ended = time.perf_counter()
-        report = CycleReport(
-            context=context,
-            rows=1,
-            accepted=0,
-            committed=1,
-            union_per_layer=union,
-            union_observed=True,
-            predicted_union=predicted_union,
-            draft_ms=0.0,
-            plan_ms=0.0,
-            verify_ms=(verified - begun) * 1e3,
-            observe_ms=0.0,
-            predicted_cycle_ms=predicted_ms,
-            measured_cycle_ms=(ended - begun) * 1e3,
-            predicted_committed=1.0,
-            hits=used.hits,
-            misses=used.misses,
-            uploaded=used.uploaded,
-        )
+        times = Times(begun, planned, verified, time.perf_counter())
+        report = self._ledger.enter_plain(policy, context, token, found, used, times)
         return Cycle([[token]], report)
-
-    def _turn_cache(self, committed: int) -> CacheUse:
-        """Has the cache of experts follow a decode that committed so many tokens."""
-        return NOT_CACHED if self._held is None else self._held.turn(committed)
-
-    def _paid(self, used: CacheUse) -> float | None:
-        """What the decode paid for, in weighted experts; None without a cache."""
-        cost = self._own_cost
-        return None if self._held is None else used.paid(cost.layer_weights, cost.use_share)
-
-    def _learn(self, outcome: Outcome, policy: Policy) -> float:
-        """Has costs and policy learn from a cycle; returns its mean union per layer, as
-        expected where it was not observed."""
-        rows, beliefs = outcome.rows, policy.beliefs
-        weighted = outcome.choice.union
-        union = beliefs.per_layer(weighted, rows)
-        if outcome.paid_union is not None:
-            weighted = outcome.paid_union
-            union = beliefs.per_layer(weighted, rows)
-        elif outcome.experts is not None:
-            per_layer = union_per_layer(outcome.experts)
-            weighted = float(per_layer @ beliefs.layer_weights)
-            union = weighted / beliefs.weight if beliefs.weight else float(per_layer.mean())
-        if self.drafts:  # else nothing was measured
-            cost = self._costs[policy]
-            cost.learn_draft(outcome.levels, outcome.draft_ms)
-            cost.learn_verify(rows, weighted, outcome.context, self._rows_before, outcome.verify_ms)
-            policy.learn(outcome)
-        self._rows_before = rows
-        return union
 
     def _arm(self, tree: DraftTree, policy: Policy) -> bool:
         """Has the experts of the coming decode copied, if there is something to learn from them."""
@@ -428,12 +324,11 @@ class Engine:
         too: a mode of large trees tells little of what one row takes, and may mislead."""
         known = self._policies.get(spec.text)
         if known is None:
-            own = steering = LiveCost(self._own_cost, follows=True)
+            own = steering = LiveCost(self._ledger.cost, follows=True)
             if self._steering_cost is not None:
                 steering = LiveCost(self._steering_cost, follows=False)
-            known = make_policy(
-                spec, self._new_beliefs(), steering, TREE_LIMIT, self._overheads, self.drafters
-            )
+            beliefs, overheads = self._new_beliefs(), self._ledger.overheads
+            known = make_policy(spec, beliefs, steering, TREE_LIMIT, overheads, self.drafters)
             self._policies[spec.text] = known
-            self._costs[known] = own
+            self._ledger.costs[known] = own
         return known

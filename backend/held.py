@@ -44,9 +44,6 @@ class CacheUse:
         return float(layer_weights @ (self.missing[:, 0] + use_share * self.missing[:, 1]))
 
 
-NOT_CACHED = CacheUse(0, 0, np.zeros((0, 2)))
-
-
 class HeldExperts:
     """The slots of a loaded model's cache: so many bytes of GPU memory, or what there is of them.
 
@@ -191,4 +188,4 @@ def cacheable(info: GgufInfo) -> bool:
     return bool(names) and names == known
 
 
-__all__ = ["MAX_ROWS", "NOT_CACHED", "CacheUse", "HeldExperts", "cacheable", "uses_path"]
+__all__ = ["MAX_ROWS", "CacheUse", "HeldExperts", "cacheable", "uses_path"]

@@ -60,17 +60,16 @@ class SteadyEngine(Engine):
         self._believed = _within("beliefs/", state)
         self._cost = LiveCost(_cost(state), follows=False)
         # Never observing, it has no time for that either.
-        self._overheads = replace(_overheads(state), observe_ms=0.0)
+        self._ledger.overheads = replace(_overheads(state), observe_ms=0.0)
 
     def policy(self, spec: Spec) -> Policy:
         """A new one every time, all of the same state."""
         steering = self._cost
         if self._steering_cost is not None:
             steering = LiveCost(self._steering_cost, follows=False)
-        beliefs, overheads = self._beliefs(), self._overheads
+        beliefs, overheads = self._beliefs(), self._ledger.overheads
         policy = Steady(make_policy(spec, beliefs, steering, TREE_LIMIT, overheads, self.drafters))
-        self._costs.clear()  # of the generation before
-        self._costs[policy] = self._cost
+        self._ledger.costs = {policy: self._cost}
         return policy
 
     def _beliefs(self) -> Beliefs:

@@ -121,7 +121,7 @@ def main() -> None:
             ),
             flush=True,
         )
-    cost = engines["cache"]._own_cost
+    cost = engines["cache"]._ledger.cost
     print(
         json.dumps(
             {

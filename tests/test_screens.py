@@ -217,7 +217,6 @@ async def test_a_slow_search_does_not_hold_up_typing():
         await until(lambda: len(rows(pilot)) == 1 and "slow" in rows(pilot)[0])
 
 
-
 @SIZES
 async def test_help_is_made_of_the_keys_and_commands(size):
     keys = remapped({"regenerate": "ctrl+g", "panel": []})
