@@ -16,19 +16,12 @@ from specfit.planner import (
     HEAD,
     LOOKUP,
     NO_OVERHEADS,
-    Acceptance,
     Beliefs,
     CycleCost,
-    FloatArray,
-    Forecast,
-    Outlook,
     Overheads,
-    UnionByRows,
-    best_lines,
-    cost_from_points,
 )
 
-from .calibration import Measured, calibrated
+from .calibration import calibrated
 from .context import BATCH, TREE_LIMIT, Context
 from .cores import performance_cores
 from .errors import SpecfitError
@@ -37,11 +30,12 @@ from .head import Head
 from .heads import HeadSource, find_head
 from .held import MAX_ROWS, HeldExperts, cacheable, uses_path
 from .hostmemory import host_memory
-from .memory import memory_path, recall
+from .memory import memory_path
 from .model import Model, Progress
 from .observer import Observer
 from .placing import plan_placement
 from .plan import Plan, Wish
+from .priors import beliefs_of, lines_that_pay, own_cost
 from .profiles import load_profile
 from .prompt_cache import PromptCache, made_with
 from .rope import context_size, overreach
@@ -50,9 +44,6 @@ from .sampling import QWEN3, Sampling
 
 # llama.cpp gives layer inputs for these, and their memory can drop single tokens.
 DRAFTABLE = ("llama", "qwen3", "qwen3moe")
-# Of the rows of a decode, as many may be roots; and of the free memory, so much may be their keys
-# and values.
-MOST_LINES, KV_SHARE = TREE_LIMIT // 2, 0.5
 # Bytes of host memory to be left free where weights are read into pinned memory.
 PINNED_SPARE = 2 << 30
 
@@ -188,7 +179,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         held.begin(uses_path(info))
     trouble = cache.trouble() if cache is not None else None
     notices += [trouble] if trouble else []
-    lines = wanted or _best_lines(measured, weights, info, ctx, plan)
+    lines = wanted or lines_that_pay(measured, weights, info, ctx, plan)
     if auto and lines > 1:
         if head is not None:
             head.close()
@@ -197,7 +188,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         head = None if source is None else source.start(context)
     pair = info.path, None if head is None else _head_path(options)
     memory = memory_path(*pair, cached=held is not None) if drafters else None
-    own = _own_cost(measured, weights, info.n_experts_used)
+    own = own_cost(measured, weights, info.n_experts_used)
     missing = 1.0 if held is None else held.missing_share
     share(1.0)
     return Loaded(
@@ -211,7 +202,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         overheads=NO_OVERHEADS if measured is None else measured.overheads,
         steering_cost=steering,
         memory=memory,
-        new_beliefs=lambda: _beliefs(info, weights, measured, memory, missing),
+        new_beliefs=lambda: beliefs_of(info, weights, measured, memory, missing),
         sampling=_recommended(options, info),
         prompt_cache=prompt_cache,
         held=held,
@@ -324,60 +315,6 @@ def _recurs(info: GgufInfo) -> bool:
     """The same by the file alone, before llama.cpp has read it: for what it will need."""
     marks = (".ssm.", ".wkv.", ".shortconv.", ".time_mix_")
     return any(mark in name for name in info.metadata for mark in marks)
-
-
-def _own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> CycleCost:
-    if measured is None:  # nothing will be planned
-        flat = np.ones(TREE_LIMIT + 1)
-        return CycleCost(flat, np.zeros(TREE_LIMIT + 1), weights, np.zeros(1))
-    cost = cost_from_points(
-        measured.points,
-        top_k=0 if measured.cached else top_k,
-        layer_weights=weights,
-        level_ms=np.array(measured.level_ms),
-        switch_ms=measured.switch_ms,
-        context_ms=measured.context_by_rows(TREE_LIMIT),
-        max_rows=TREE_LIMIT,
-    )
-    return replace(cost, use_share=measured.use_share)
-
-
-def _best_lines(
-    measured: Measured | None, weights: FloatArray, info: GgufInfo, ctx: int, plan: Plan
-) -> int:
-    """As many lines as pay, and as have room for their keys and values."""
-    assert measured is not None
-    cost = _own_cost(measured, weights, info.n_experts_used)
-    unions = measured.union_by_rows(TREE_LIMIT) * float(weights.sum())
-    free = host_memory().free
-    most = plan.lines if plan.gpu else int(KV_SHARE * free / max(1, info.kv_bytes(ctx)))
-    return best_lines(cost, unions, min(most, MOST_LINES))
-
-
-def _beliefs(
-    info: GgufInfo,
-    weights: FloatArray,
-    measured: Measured | None,
-    memory: Path | None,
-    missing: float,
-) -> Beliefs:
-    """What is known of the pair from earlier runs, or what is believed of any."""
-    beliefs = _first_beliefs(info, weights, measured, missing)
-    if memory is None or recall(beliefs, memory):
-        return beliefs
-    return _first_beliefs(info, weights, measured, missing)
-
-
-def _first_beliefs(
-    info: GgufInfo, weights: FloatArray, measured: Measured | None, missing: float
-) -> Beliefs:
-    """missing: of the uses of experts, those that a cache does not hold; 1 without one."""
-    forecast = None
-    unions = np.full(TREE_LIMIT + 1, float(info.n_experts_used))
-    if info.n_experts and measured is not None:
-        unions = measured.union_by_rows(TREE_LIMIT) * missing
-        forecast = Forecast(info.n_layers, info.n_experts, info.n_experts_used, weights)
-    return Beliefs(Acceptance(), Outlook(), forecast, UnionByRows(unions), weights)
 
 
 def _recommended(options: LoadOptions, info: GgufInfo) -> Sampling:

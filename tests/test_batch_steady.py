@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specfit.backend import Engine, LoadOptions, Sampling, Spec, loading
+from specfit.backend import Engine, LoadOptions, Sampling, Spec, priors
 from specfit.backend.steady import SteadyEngine
 from specfit.planner import CycleCost
 
@@ -57,13 +57,13 @@ def test_what_another_run_learns_or_measures_changes_no_plan(monkeypatch) -> Non
         first = planned(engine)
     with Engine.load(OPTIONS) as engine:
         planned(engine)  # and keeps what it learned
-    measured = loading.cost_from_points
+    measured = priors.cost_from_points
 
     def slower(*points: Any, **rest: Any) -> CycleCost:
         cost = measured(*points, **rest)
         return replace(cost, level_ms=5 * cost.level_ms)
 
-    monkeypatch.setattr(loading, "cost_from_points", slower)
+    monkeypatch.setattr(priors, "cost_from_points", slower)
     with SteadyEngine.load(OPTIONS) as engine:
         assert planned(engine) == first
 
