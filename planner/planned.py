@@ -12,17 +12,10 @@ from .cost import NO_OVERHEADS, CycleCost, Levels, Overheads
 from .drafting import DraftingRule
 from .drafts import Drafts, without_experts
 from .forecast import ExpertForecast
+from .foresight import Foresight
 from .found import first_level
 from .livecost import LiveCost
-from .policies import (
-    FIRST_PLANNING_MS,
-    LOOK_EVERY,
-    NOTHING,
-    Choice,
-    Outcome,
-    followed,
-    widths_of,
-)
+from .policies import FIRST_PLANNING_MS, LOOK_EVERY, NOTHING, Choice, Outcome, widths_of
 from .reason import End, Reason, Step
 from .resting import ANSWER, Resting
 from .search import Plan
@@ -38,10 +31,6 @@ FIRST_LOOKS_MS = 8.0
 # Of tokens found that it would not pay to verify, one in so many is learned from.
 LEARN_FOUND = 3
 NO_HOPES: FloatArray = np.zeros(0)
-# A forecast has to save its own time so many times over by its own account, which is a hopeful
-# one. It is made in the first drafted cycles and then in every TRY_EVERYth at least, to know.
-PAYS_TWICE, FIRST_FORECASTS, TRY_EVERY = 2.0, 48, 32
-FIRST_FORECASTING_MS = 0.8
 
 
 class Planned:
@@ -80,9 +69,7 @@ class Planned:
         self._time_ms = self._looking_ms = 0.0
         self._forecast = None if by_count else beliefs.forecast
         self._forecasting = self._forecast is not None
-        # Planning time a level, with a forecast and without; tokens that a forecast saves a cycle.
-        self._planning_ms = {True: FIRST_FORECASTING_MS, False: FIRST_PLANNING_MS}
-        self._saved, self._levels, self._drafted = 0.0, 1.0, 0
+        self._foresight = Foresight()
         # Of this cycle: the roots to draft behind; what was drafted; per level its predicted gain,
         # and the worth before. For its reason: the rate, the first drafts' ms and tokens beside the
         # plain ms, the plan with a level more that was not drafted, how deep the context allows,
@@ -103,7 +90,7 @@ class Planned:
 
     @property
     def planning_ms(self) -> float:
-        return self._planning_ms[self._forecasting]
+        return self._foresight.planning_ms[self._forecasting]
 
     @property
     def reads_states(self) -> bool:
@@ -111,7 +98,7 @@ class Planned:
 
     @property
     def _may_draft(self) -> bool:
-        return self.rule.may_draft(self._planning_ms[False])
+        return self.rule.may_draft(self._foresight.planning_ms[False])
 
     def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         if not self._may_draft:
@@ -287,10 +274,8 @@ class Planned:
         if outcome.levels or outcome.looked_up:
             if self._trial:
                 self.rule.charge(max(0.0, outcome.catch_up_ms - self._waiting_ms))
-            self._planning_ms[self._forecasting] = followed(self.planning_ms, outcome)
             steps = len(outcome.levels) + outcome.looked_up
-            self._levels += 0.05 * (steps - self._levels)
-            self._drafted += 1
+            self._foresight.learn(outcome, steps, forecasting=self._forecasting)
 
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.beliefs.learn_paid(1, paid_union)
@@ -314,7 +299,7 @@ class Planned:
         if not begun and self._may_draft:
             return Reason("resting")
         if not begun or (self._newest is None and not self._hopes):
-            surest, plain_ms = self.rule.surest(self._planning_ms[False])
+            surest, plain_ms = self.rule.surest(self._foresight.planning_ms[False])
             return Reason("hopeless", 0, plain_ms, surest)
         if self._newest is None:
             first_ms, hoped, plain_ms = self._first
@@ -421,22 +406,13 @@ class Planned:
 
     def _forecast_pays(self) -> bool:
         """Whether to forecast in the coming cycle."""
-        if self._forecast is None:
-            return False
-        extra_ms = (self._planning_ms[True] - self._planning_ms[False]) * self._levels
-        # It can hardly save more than the experts of a row. In a cache few are missing in the mean,
-        # and now and then many.
         row_ms = self.live.now.expert_ms[min(2, self.max_rows)] * self.beliefs.expected_unions[1]
-        if self.live.resident is None and row_ms < PAYS_TWICE * extra_ms:
-            return False
-        if self._drafted < FIRST_FORECASTS or self._drafted % TRY_EVERY == 0:
-            return True
-        return self._saved > PAYS_TWICE * extra_ms * self.rule.rate
+        limit = None if self.live.resident is not None else float(row_ms)
+        return self._forecast is not None and self._foresight.pays(self.rule.rate, limit)
 
     def _learn_saving(self, drafts: Drafts, worth: float) -> None:
-        """Learns what the forecast was worth: by how much its plan is better, by its own account,
-        than the one that would have been made without."""
-        if not self._forecasting or self._drafted % 4:
+        """Learns what the forecast was worth."""
+        if not (self._forecasting and self._foresight.looks):
             return
         saved = 0.0
         if drafts.forecast is not None:
@@ -446,4 +422,4 @@ class Planned:
             ms = self._spent_ms(levels)
             ms += drafts.cost.verify_ms(int(other.keep.sum()), drafts.union(other.keep))
             saved = worth - self._worth(other.committed, ms)
-        self._saved += 0.05 * (saved - self._saved)
+        self._foresight.learn_saved(saved)
