@@ -10,6 +10,16 @@ from typing import Any
 from .entry import AppError, about
 
 
+def check_replaceable(path: Path) -> None:
+    """Raises AppError if no file can take the place of `path`: another takes it by its name, so it
+    must not be a device."""
+    if path.is_dir():
+        raise AppError(f"{path} is a folder; give the name of a file")
+    if path.exists() and not path.is_file():
+        raise AppError(f"{path} is no file, and would be replaced by one; give another name")
+    check_writable(path)
+
+
 def check_writable(path: Path) -> None:
     """Raises AppError if no file can be made beside or at `path`."""
     with about(path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .bench_out import check_writable
+from .bench_out import check_replaceable
 from .entry import AppError, about, run
 
 _PATH = click.Path(path_type=Path)
@@ -48,12 +48,10 @@ def convert_head(head: Path, model: Path, out: Path, file_type: str) -> None:
     from specfit.models.convert_head import convert_head as convert
     from specfit.models.gguf_info import read_gguf_info
 
-    if out.is_dir():
-        raise AppError(f"{out} is a folder; give the name of a file")
+    check_replaceable(out)
     info = read_gguf_info(model)
     if out.exists() and out.samefile(model):
         raise AppError(f"{out} is the model itself; give another name to write to")
-    check_writable(out)
     with about(out):
         convert(head, info, out, file_type)
     click.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB")

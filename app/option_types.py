@@ -26,11 +26,14 @@ class Finite(click.FloatRange):
         return number
 
 
+AUTO = "auto"
+
+
 class GibOrAuto(Finite):
     """A number of GiB, or "auto", which is None."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "auto":
+        if value == AUTO:
             return None
         try:
             float(value)
@@ -45,7 +48,7 @@ class Count(click.IntRange):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "auto":
+        if value == AUTO:
             return None
         if value == "all" and self.min == ALL_LAYERS:
             return ALL_LAYERS

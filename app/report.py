@@ -35,7 +35,7 @@ _OPTIONS = [
     click.option("-m", "--model", type=_FILE, metavar="FILE",
                  help="GGUF model; without it, the small model that comes with SpecFit."),
     click.option("-md", "--model-draft", type=_FILE, metavar="PATH",
-                 help="EAGLE-3 head of that model: a folder or a safetensors file."),
+                 help="EAGLE-3 head of that model: a GGUF file, a folder, or a safetensors file."),
     click.option("--prompts", "sources", multiple=True, metavar="KIND=FILE",
                  help="Prompts of a kind, as specfit-batch reads them; may be given several times. "
                  "Without any, nothing is measured and the page is written anew."),
@@ -118,6 +118,8 @@ def report(
     from .report_plain import check_llama_bench
     from .report_replay import replay_all, trace_files
 
+    if folder.exists() and not folder.is_dir():
+        raise AppError(f"{folder} is no folder; name one for the results")
     if bench is not None:
         check_llama_bench(bench)
     recorded = trace_files(traces)
@@ -143,6 +145,8 @@ def report(
             written = bool(store.results.visits)
             if written:
                 _write(store, about_it, out, picture)
+    if not (written or failed or minutes is None):
+        raise AppError(f"--minutes {minutes:g} is too short to measure anything in")
     if written:
         click.echo(f"{out}: written of {len(store.results.rounds)} rounds")
     if failed:

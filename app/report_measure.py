@@ -263,18 +263,34 @@ def check_same(plan: Plan, results: Results) -> None:
         )
     for placement in plan.placements:
         for visit in results.visits_of(placement.name):
-            now = settings_of(placement)
-            for part, value in visit["settings"].items():
-                if now[part] != value:
+            now, then = _flat(settings_of(placement)), _flat(visit["settings"])
+            for part in dict.fromkeys([*then, *now]):
+                if now.get(part) != then.get(part):
                     raise AppError(
-                        f"the folder has results of {placement.name} with another {part} ({value}, "
-                        f"now {now[part]}); name another folder or another placement"
+                        f"the folder has results of {placement.name} with another {part} "
+                        f"({_said(then.get(part))}, now {_said(now.get(part))}); name another "
+                        "folder or another placement"
                     )
             if placement.tokens not in (None, visit["tokens"]):
                 raise AppError(
                     f"the folder has results of {placement.name} with -n {visit['tokens']}; name "
                     "another folder or another placement"
                 )
+
+
+def _flat(settings: Record) -> Record:
+    """Options and environment as settings of their own."""
+    nested = {key for key, value in settings.items() if isinstance(value, dict)}
+    parts = [settings[key].items() for key in sorted(nested)]
+    own = [(key, value) for key, value in settings.items() if key not in nested]
+    return dict(own + [item for part in parts for item in part])
+
+
+def _said(value: object) -> str:
+    """A setting in words; of a file its name and size."""
+    if isinstance(value, list):
+        return " of ".join([str(value[0]), *(f"{size:,} bytes" for size in value[1:])])
+    return "none" if value is None else str(value)
 
 
 def _keep_profile(path: Path, placement: Placement, loaded: Mapping[str, Any]) -> None:

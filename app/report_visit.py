@@ -91,11 +91,12 @@ def _visit(requests: IO[str], say: Say, interrupts: Interrupts) -> None:
         options = replace(options, ctx=context_for(options.model, prompts, room))
     with Engine.load(options, progress=goes_on) as engine:
         interrupts.check()
-        drafter = engine.lines[0].drafter
-        if drafter is None:
+        if not engine.drafts:
             raise AppError(engine.notices[0])
+        drafter = engine.lines[0].drafter
         _check_room(engine, prompts, room)
-        measured = calibrated(engine.context, drafter.head)  # as kept a moment ago
+        head = None if drafter is None else drafter.head
+        measured = calibrated(engine.context, head)  # as kept a moment ago
         load_s = time.monotonic() - begun
         rounds = Rounds(engine, job["modes"], interrupts)
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .bench_out import check_writable
+from .bench_out import check_replaceable
 from .entry import AppError, about, run
 
 if TYPE_CHECKING:
@@ -84,9 +84,7 @@ def scale_model(
     from specfit.models.scaling.shape import SHAPES, Shape, changed
     from specfit.models.scaling.source import SourceModel
 
-    if out.is_dir():
-        raise AppError(f"{out} is a folder; give the name of a file")
-    check_writable(out)
+    check_replaceable(out)
     if head_out is not None and not head_out.parent.is_dir():
         raise AppError(f"{head_out} cannot be made: there is no folder {head_out.parent}")
     model = SourceModel(source or bundled_model())

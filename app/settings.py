@@ -35,6 +35,7 @@ import platformdirs
 
 from .entry import AppError, about
 from .keys import Key, remapped
+from .option_types import AUTO, Count, GibOrAuto
 from .system_prompts import replace_file
 
 COMMANDS = ("chat", "batch", "bench", "report", "scale-model")
@@ -133,6 +134,8 @@ class Settings:
             values = value
         kind = _python_type(option)
         for one in values:
+            if one == AUTO and isinstance(option.type, Count | GibOrAuto):
+                continue
             if not _is(one, kind):
                 raise self.wrong(key, f"give {_WORDS[kind]}")
             if option.is_flag:

@@ -16,6 +16,7 @@ from pathlib import Path
 from specfit.models import ModelFileError
 from specfit.models.checkpoint import TargetShape
 from specfit.models.convert_head import Inexpressible, convert_head
+from specfit.models.errors import NoSpaceError
 from specfit.models.gguf_info import GgufInfo
 from specfit.models.weights import checkpoint_files
 
@@ -73,7 +74,7 @@ def converted(path: Path, target: GgufInfo) -> HeadFile:
         kept.parent.mkdir(parents=True, exist_ok=True)
         convert_head(path, target, scratch, TYPE)
         scratch.replace(kept)
-    except OSError:
+    except (OSError, NoSpaceError):
         return _not_kept(path, target)
     finally:
         with suppress(OSError):
@@ -119,7 +120,7 @@ def _in_torch(
         from specfit.models.embeddings import TokenEmbeddings
     except (ImportError, OSError):  # not there, or its libraries do not load
         raise SpecfitError(
-            f"{reason.rstrip('.')}; PyTorch can (pip install 'specfit[torch]')"
+            f"{reason.rstrip('.')}; PyTorch can (.venv/bin/pip install -c constraints.txt torch)"
         ) from None
     on_gpu = on_gpu and torch.cuda.is_available()
     gpu = runtime.main_gpu if runtime.split_mode == "none" else 0

@@ -10,6 +10,7 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 
 from specfit.models import bundled_head, bundled_model
+from specfit.models.convert_head import ARCHITECTURE as HEAD_ARCHITECTURE
 from specfit.models.gguf_info import GgufInfo, read_gguf_info
 from specfit.planner import (
     DRAFTERS,
@@ -251,6 +252,8 @@ def plan_load(options: LoadOptions) -> Plan:
     Raises SpecfitError or ModelFileError for what cannot be loaded.
     """
     info = read_gguf_info(options.model or bundled_model())
+    if info.architecture == HEAD_ARCHITECTURE:
+        raise SpecfitError(f"{info.path} is a draft head: give it with -md, and its model with -m")
     wants_head = options.drafting and DRAFTERS[HEAD] in options.drafters
     head = _head_path(options) if wants_head and info.architecture in DRAFTABLE else None
     looks_up = options.drafting and DRAFTERS[LOOKUP] in options.drafters and not _recurs(info)

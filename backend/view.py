@@ -24,6 +24,7 @@ from specfit.planner import (
     Reason,
 )
 from specfit.planner.experts import sizes
+from specfit.planner.policies import Off
 
 from .report import CycleReport
 
@@ -141,7 +142,7 @@ def token_text(model: Model, token: int) -> str:
 def _reason(cycle: Cycle, engine: Engine, line: Line, policy: Policy) -> Reason:
     if not engine.drafts:
         return Reason("headless")
-    if line.drafter is None and policy.looks_up and cycle.drafted is None:
+    if line.drafter is None and cycle.drafted is None and not isinstance(policy, Off):
         return Reason("unmatched")
     if line.tracking and cycle.report.context >= engine.ctx - 1:
         return Reason("full")

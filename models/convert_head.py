@@ -86,6 +86,10 @@ def convert_head(head: Path, target: GgufInfo, out: Path, file_type: str = "F16"
     ModelFileError if it cannot be read or was made for another target, Inexpressible if llama.cpp
     cannot compute it, OSError if `out` cannot be written.
     """
+    if target.architecture == ARCHITECTURE:
+        raise ModelFileError(f"{target.path} is a draft head, not the model of one.")
+    if head.suffix == ".gguf":
+        raise ModelFileError(f"{head} is a GGUF file already.")
     checkpoint = read_checkpoint(head, TargetShape.of(target))
     refuse_inexpressible(checkpoint)
     config = checkpoint.config

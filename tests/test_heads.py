@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import torch
 from headpairs import target_of
 from publishedheads import VOCAB, specforge
 
+from specfit.app import chat, scale_model
 from specfit.app.convert_head import main
 from specfit.app.library import HeadEntry, head_problem, scan
 from specfit.backend import Engine, LoadOptions, Sampling, SpecfitError, heads
@@ -72,6 +74,44 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(
     assert head.path.exists() and not head.path.is_relative_to(tmp_path)
 
 
+def test_a_full_disk_is_no_obstacle(
+    target: GgufInfo, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, usage = specforge().save(tmp_path / "head"), shutil.disk_usage
+    monkeypatch.setattr(
+        shutil,
+        "disk_usage",
+        lambda at: usage("/")._replace(free=10**6) if at == cache else usage(at),
+    )
+    file = heads.converted(folder, target)
+    assert file.path.exists() and not file.path.is_relative_to(cache)
+    assert not list(cache.iterdir())
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path: Path, command: Command) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for write, *what in (
+        (main, bundled_head(), "-m", bundled_model()),
+        (scale_model.main, "--layers", 9),
+    ):
+        ended = command(write, *what, "-o", tmp_path / "pipe")
+        assert ended.code == 2
+        assert ended.err.endswith(
+            "pipe is no file, and would be replaced by one; give another name\n"
+        )
+
+
+def test_heads_and_models_are_not_taken_for_each_other(tmp_path: Path, command: Command) -> None:
+    head = tmp_path / "head.gguf"
+    assert command(main, bundled_head(), "-m", bundled_model(), "-o", head).code == 0
+    for ended, said in (
+        (command(chat.main, "-m", head, "-p", "hi"), "is a draft head: give it with -md"),
+        (command(main, head, "-m", bundled_model(), "-o", tmp_path / "o"), "GGUF file already"),
+        (command(main, bundled_head(), "-m", head, "-o", tmp_path / "o"), "not the model of one"),
+    ):
+        assert (ended.code, said in ended.err) == (2, True), ended.err
+
+
 def test_what_llama_cannot_compute_is_left_to_pytorch(
     cache: Path, tmp_path: Path, target: GgufInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +126,9 @@ def test_what_llama_cannot_compute_is_left_to_pytorch(
     assert (source.taps, head.propose(4)[0].shape) == (head.taps, (4,))
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "specfit.models.eagle3", raising=False)
-    with pytest.raises(SpecfitError, match=r"hands on normalised states, .*specfit\[torch\]"):
+    with pytest.raises(
+        SpecfitError, match=r"hands on normalised states, .*PyTorch can .*pip install"
+    ):
         heads.find_head(folder, target, Runtime(), **ALONE)
 
 

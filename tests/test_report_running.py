@@ -397,5 +397,5 @@ def test_a_report_goes_on_where_it_was_killed_and_where_it_was_interrupted(
     arguments[4] = "cpu=-t 1 -c 512 -n 48"
     outcome = command(report.main, *arguments)
     assert outcome.code == 2
-    assert "another options" in outcome.err
+    assert "another ctx_size (1024, now 512)" in outcome.err
     assert results.stat().st_size == size

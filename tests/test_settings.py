@@ -119,6 +119,7 @@ def test_a_wrong_file_is_one_sentence_with_its_line(config, text, line, part):
         ("[chat]\n# a\ntemperature = 1\n", 3, "no option"),
         ("[chat]\n\ntmp = 1\n", 3, "did you mean temp?"),
         ('[chat]\ntemp = "1"\n', 2, "give a number"),
+        ('[chat]\nthreads = "auto"\n', 2, "a whole number"),
         ("[chat]\ntemp = true\n", 2, "give a number"),
         ("[chat]\ntemp = -1\n", 2, "not in the range"),
         ("[chat]\ntemp = nan\n", 2, "not a number"),
@@ -255,3 +256,12 @@ def test_a_full_disk_leaves_the_old_prompts(tmp_path, monkeypatch):
         save_prompt(path, "c", "d")
     assert read_prompts(path) == {"a": "b"}
     assert [file.name for file in tmp_path.iterdir()] == ["prompts.json"]
+
+
+def test_what_can_be_automatic_can_be_set_so(config):
+    text = '[chat]\nexpert-cache = "auto"\ngpu-layers = "auto"\nn-cpu-moe = 3\n'
+    assert chat_options(config(text)) == {
+        "expert_cache": "auto",
+        "gpu_layers": "auto",
+        "n_cpu_moe": 3,
+    }

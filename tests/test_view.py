@@ -154,7 +154,7 @@ class Explaining(Planned):
         assert reason.token_ms == pytest.approx(plain)
         assert reason.step is not None
         for n in range(1, 17):
-            level_ms = float(cost.level_ms[0]) + self._planning_ms[False]
+            level_ms = float(cost.level_ms[0]) + self._foresight.planning_ms[False]
             ms = n * level_ms + cost.verify_ms(1 + n, self._root_union) - plain
             assert ms / n >= plain
             assert reason.step.ms / reason.step.drafts <= ms / n + 1e-9

@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
 
-from specfit.models.errors import ModelFileError
+from specfit.models.errors import ModelFileError, NoSpaceError
 from specfit.models.scaling.routing import HiddenStates, RoutingStats, routing_stats, union_targets
 from specfit.models.scaling.shape import Shape, check_shape, place_layers
 from specfit.models.scaling.source import Recording, SourceModel, write_texts
@@ -110,12 +110,17 @@ def write_scaled(
 
 
 def check_space(out: Path, n_bytes: int) -> None:
-    """Raises ModelFileError if the disk has no room for that much at `out`."""
+    """Raises NoSpaceError if the disk has no room for that much at `out`."""
     free = shutil.disk_usage(out.absolute().parent).free
     if free < n_bytes + _SPARE_BYTES:
-        raise ModelFileError(
-            f"{out} takes {n_bytes / 1e9:.1f} GB and its disk has {free / 1e9:.1f} GB left."
+        raise NoSpaceError(
+            f"{out} takes {_size(n_bytes)}, beside which {_size(_SPARE_BYTES)} are to stay free, "
+            f"and its disk has {_size(free)} left."
         )
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
 
 
 @contextmanager
