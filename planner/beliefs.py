@@ -20,6 +20,9 @@ from .gains import Gains
 from .outlook import Outlook
 from .tree import DraftTree, FloatArray
 
+# How fast a union tells less of others, an octave of rows away: of unions from 2 rows on, and of
+# those of missing experts, from the first row on. Replays are flat from 0 to 1.
+NEARNESS = {2: 4.0, 1: 0.5}
 # Of experts in a cache hardly any are paid for now and then, and many at once again.
 LEAST_UNION, MOST_SURPRISE = 0.01, 10.0
 
@@ -41,10 +44,11 @@ class UnionByRows:
         """first: the fewest rows whose union is not certain; 1 where experts are cached."""
         if first == 1:
             self.mean = np.maximum(self.mean, LEAST_UNION)
-        # Neighbouring row counts are alike, so the whole curve moves with the point.
+        # Neighbouring row counts are alike, so the whole curve moves with the point; what a cache
+        # holds is common to all of them.
         error = min(union_per_layer / self.mean[rows] - 1, MOST_SURPRISE)
         distance = np.abs(np.log2(np.maximum(np.arange(len(self.mean)), 1) / rows))
-        self.mean[first:] *= 1 + 0.1 * error * np.exp2(-4 * distance[first:])
+        self.mean[first:] *= 1 + 0.1 * error * np.exp2(-NEARNESS[first] * distance[first:])
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         return {"mean": self.mean.copy()}
