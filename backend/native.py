@@ -60,7 +60,7 @@ def loaded(native: Native) -> ctypes.CDLL:
         path.unlink(missing_ok=True)
         return ctypes.CDLL(str(compiled(native)))
     except OSError as error:
-        raise SpecfitError(f"{native.loss}: {error}") from error
+        raise SpecfitError(f"{native.loss}: {error.strerror or error}") from error
 
 
 def _is_whole(path: Path) -> bool:
@@ -105,7 +105,7 @@ def compiled(native: Native) -> Path:
             f"{native.loss}: {shlex.join(command)} failed on {what}: {reason}"
         ) from error
     except OSError as error:
-        raise SpecfitError(f"{native.loss}: {error}") from error
+        raise SpecfitError(f"{native.loss}: {error.strerror or error}") from error
     return target
 
 
