@@ -242,7 +242,8 @@ _MODEL_OPTIONS = [
                  help="Use no more GPU memory than this."),
     click.option("--expert-cache", type=GibOrAuto(min=0), metavar="GIB|auto",
                  help="Keep the experts in use in so much GPU memory, all of them being in host "
-                 "memory; 0: none. Default, auto: what is left there, where not all experts fit."),
+                 "memory; 0: none. Default, auto: with CUDA, what is left there, where not all "
+                 "experts fit."),
     click.option("-c", "--ctx-size", type=click.IntRange(0, MAX_INT), metavar="N",
                  help="Context in tokens; 0: what the model was trained for. Default: that, but "
                  "at most 4096."),

@@ -29,6 +29,9 @@ CLASSES = (
     ("Q2_K", 3.0),
 )
 _LEAST_CTX = 512
+# GPUs on which a cache of experts was tried, as ggml's backends call them, and makers: on others it
+# has to be asked for.
+TRIED = ("CUDA", "NVIDIA")
 
 
 class TooBig(SpecfitError):
@@ -77,6 +80,8 @@ def _with_cache(weights: Weights, needs: Needs, machine: Machine, wish: Wish, pl
     """
     asked, experts = wish.expert_cache, sum(weights.experts)
     if asked is None and (wish.n_cpu_moe is not None or plan.placement.n_cpu_moe == 0):
+        return plan
+    if asked is None and not all(gpu.name.startswith(TRIED) for gpu in machine.gpus):
         return plan
     why, room, n = _no_cache(weights, machine, wish), 0, len(weights.layers)
     cached = None if why else _most_on_gpus(weights, needs, machine, replace(wish, n_cpu_moe=n))

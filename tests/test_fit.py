@@ -225,6 +225,12 @@ def test_a_cache_of_experts_is_left_out_where_it_does_not_belong(there, wish):
     assert plan == fit(QWEN, NEEDS, plan.machine, replace(wish, expert_cache=0))
 
 
+def test_a_cache_of_experts_has_to_be_asked_for_where_it_was_not_tried():
+    there = Machine(64 * GIB, 64 * GIB, (Gpu("Vulkan0", 12 * GIB),))
+    assert fit(QWEN, NEEDS, there, Wish(expert_cache=None)).cache == 0
+    assert fit(QWEN, NEEDS, there, Wish(expert_cache=4 * GIB)).cache == 4 * GIB
+
+
 @pytest.mark.parametrize(
     "gpus, wish, why",
     [
