@@ -14,7 +14,9 @@ from specfit.app.widgets.system_prompt_screen import SystemPromptScreen
 async def write_prompt(pilot, text: str) -> None:
     app = pilot.app
     await until(lambda: isinstance(app.screen, SystemPromptScreen) and app.focused is not None)
+    await pilot.pause()  # whatever else the screen puts the focus on as it opens
     app.screen.query_one(TextArea).focus()
+    await until(lambda: isinstance(app.focused, TextArea))
     await press(pilot, *text)
     await until(lambda: app.screen.query_one(TextArea).text.endswith(text))
 
@@ -47,9 +49,11 @@ async def test_control_c_copies_what_is_selected_in_a_field_and_then_closes(stor
         await press(pilot, "ctrl+f")
         await until(lambda: isinstance(app.focused, Input))
         await press(pilot, *"leaves")
+        await until(lambda: app.focused.value == "leaves")
         app.focused.action_select_all()
         await press(pilot, "ctrl+c")
-        assert app.clipboard == "leaves" and app.screen.is_modal
+        await until(lambda: app.clipboard == "leaves")
+        assert app.screen.is_modal
         await press(pilot, "ctrl+c")
         await until(lambda: not app.screen.is_modal)
 
