@@ -38,13 +38,18 @@ class ConversationActions(ViewActions):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.unsent = UnsentText(setup.session.store)
+        self._changing_unsent = False  # the input is still that of the conversation before
 
     async def action_new_chat(self) -> None:
         """Begins a new conversation, which has the whole context to itself."""
         if self.busy():
             return
         self.note_unsent()
-        await self._begin_conversation()
+        self._changing_unsent = True
+        try:
+            await self._begin_conversation()
+        finally:
+            self._changing_unsent = False
         # What is being written is taken along, but not an older message that is written anew.
         if self.composer.editing is not None or not self.composer.text.strip():
             await self._change_unsent()
@@ -163,6 +168,8 @@ class ConversationActions(ViewActions):
 
     def note_unsent(self) -> None:
         """Notes what is in the input, of the conversation that is open."""
+        if self._changing_unsent:
+            return
         written = self.composer.unsent
         if written.message is not None:
             row = self.session.current.row_of(written.message)
@@ -202,12 +209,14 @@ class ConversationActions(ViewActions):
     async def _change_unsent(self) -> None:
         """Leaves what was noted with the conversation before; the input has what is left in the one
         that is open. What cannot be left stays in the input."""
+        self._changing_unsent = True
         try:
             await asyncio.to_thread(self.unsent.leave)
+            await self.bring_unsent()
         except StoreError:
             self.composer.leave_editing()
-            return
-        await self.bring_unsent()
+        finally:
+            self._changing_unsent = False
 
     async def begin_with_unsent(self) -> None:
         """When the chat opens."""

@@ -292,6 +292,30 @@ async def test_a_new_chat_brings_back_what_was_left_of_one_and_says_so(bundled_e
         assert told(pilot) == ""
 
 
+async def test_a_text_that_is_kept_while_another_conversation_opens_stays_with_its_own(
+    bundled_engine, path
+):
+    store = Store(path)
+    tea, sky = talk(store, "What is tea?", "A drink."), talk(store, "Why?", "So.")
+    store.close()
+    async with chat_of(bundled_engine, path) as pilot:
+        app = pilot.app
+        await app._open(tea)
+        await press(pilot, *"more")
+        leave, loop = app.unsent.leave, asyncio.get_running_loop()
+
+        def slowly() -> None:
+            loop.call_soon_threadsafe(app.keep_unsent)  # as it is four times a second
+            time.sleep(0.05)
+            leave()
+
+        app.unsent.leave = slowly
+        await app._open(sky)
+        assert app.composer.text == ""
+        await app._open(tea)
+        assert app.composer.text == "more"
+
+
 async def test_a_conversation_that_is_opened_has_its_own_text(bundled_engine, path):
     store = Store(path)
     tea, sky = talk(store, "What is tea?", "A drink."), talk(store, "Why?", "So.")
