@@ -23,8 +23,8 @@ from specfit.models.checkpoint import HeadCheckpoint, HeadConfig, TargetShape, r
 from specfit.models.errors import ModelFileError
 from specfit.models.gguf_header import whole_values
 from specfit.models.gguf_info import GgufInfo
+from specfit.models.gguf_writing import check_space, replacing, write_tensors
 from specfit.models.rope import Rope
-from specfit.models.scaling.scale import check_space, replacing
 from specfit.models.scaling.storage import FILE_TYPES, n_bytes, stored
 
 ARCHITECTURE = "eagle3"
@@ -66,6 +66,10 @@ class _Tensor:
     values: NDArray[Any]
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
     def n_bytes(self) -> int:
         return n_bytes(self.kind, self.values.size)
 
@@ -99,7 +103,7 @@ def convert_head(head: Path, target: GgufInfo, out: Path, file_type: str = "F16"
         writer = GGUFWriter(part, ARCHITECTURE)
         try:
             _add_metadata(writer, config, checkpoint, target, file_type)
-            _write(writer, tensors)
+            write_tensors(writer, tensors)
         finally:
             writer.close()
 
@@ -216,23 +220,3 @@ def _add_metadata(
     for key, whole in whole_values(target.path, "tokenizer.").items():
         if key != "tokenizer.chat_template" and whole.value != []:
             writer.add_key_value(key, whole.value, whole.kind, sub_type=whole.elements)
-
-
-def _write(writer: GGUFWriter, tensors: list[_Tensor]) -> None:
-    for tensor in tensors:
-        shape: tuple[int, ...] = tensor.values.shape
-        plain = tensor.kind in (Type.F32, Type.F16, Type.I64)
-        if not plain:
-            shape = gguf.quant_shape_to_byte_shape(shape, tensor.kind)
-        dtype = np.dtype(np.float32 if plain else np.uint8)
-        writer.add_tensor_info(tensor.name, shape, dtype, tensor.n_bytes, raw_dtype=tensor.kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    # Straight to the file: the writer takes whole tensors only.
-    file = writer.fout[0]
-    writer.write_padding(file, file.tell())
-    for tensor in tensors:
-        for chunk in tensor.chunks():
-            file.write(chunk.tobytes())
-        writer.write_padding(file, tensor.n_bytes)

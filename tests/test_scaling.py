@@ -297,7 +297,7 @@ def test_an_error_leaves_the_old_file(
     def fails(*_arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(scale, "_write", fails)
+    monkeypatch.setattr(scale, "write_tensors", fails)
     ended = command(main, "-o", out, "--source", small.path, "--embd", "128")
     assert ended.code == code
     assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from specfit.models.checkpoint import HeadCheckpoint, TargetShape, read_checkpoint
 from specfit.models.errors import ModelFileError
-from specfit.models.scaling.scale import check_space, replacing
+from specfit.models.gguf_writing import check_space, replacing
 from specfit.models.scaling.shape import Shape, check_shape, default_taps, place_heads, place_layers
 from specfit.models.scaling.source import SourceModel
 from specfit.models.scaling.target import REFUSAL

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
+from gguf import GGUFValueType, GGUFWriter
 
-from specfit.models.errors import ModelFileError, NoSpaceError
+from specfit.models.errors import ModelFileError
+from specfit.models.gguf_writing import Progress, check_space, replacing, write_tensors
 from specfit.models.scaling.routing import HiddenStates, RoutingStats, routing_stats, union_targets
 from specfit.models.scaling.shape import Shape, check_shape, place_layers
 from specfit.models.scaling.source import Recording, SourceModel, write_texts
 from specfit.models.scaling.storage import FILE_TYPES, block_of
-from specfit.models.scaling.target import Plan, SilentLayer, Tensor, all_tensors
+from specfit.models.scaling.target import Plan, SilentLayer, all_tensors
 
 SEED = 0
 _TEXTS, _LENGTH = 32, 160
-_SPARE_BYTES = 64 << 20
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -102,61 +98,11 @@ def write_scaled(
         writer = GGUFWriter(part, "qwen3moe")
         try:
             _add_metadata(writer, plan)
-            _write(writer, tensors, progress, n_bytes)
+            write_tensors(writer, tensors, progress)
         finally:
             writer.close()
     silent = tuple(layer not in plan.places for layer in range(shape.layers))
     return Scaled(out, n_bytes, routing, silent)
-
-
-def check_space(out: Path, n_bytes: int) -> None:
-    """Raises NoSpaceError if the disk has no room for that much at `out`."""
-    free = shutil.disk_usage(out.absolute().parent).free
-    if free < n_bytes + _SPARE_BYTES:
-        raise NoSpaceError(
-            f"{out} takes {_size(n_bytes)}, beside which {_size(_SPARE_BYTES)} are to stay free, "
-            f"and its disk has {_size(free)} left."
-        )
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
-
-
-@contextmanager
-def replacing(out: Path) -> Iterator[Path]:
-    """A name to write to that becomes `out` if all goes well, and else is removed."""
-    part = out.with_name(f"{out.name}.part")
-    try:
-        yield part
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _write(writer: GGUFWriter, tensors: Sequence[Tensor], progress: Progress, n_bytes: int) -> None:
-    for tensor in tensors:
-        kind = tensor.kind
-        quantised = kind not in (GGMLQuantizationType.F32, GGMLQuantizationType.F16)
-        shape = gguf.quant_shape_to_byte_shape(tensor.shape, kind) if quantised else tensor.shape
-        dtype = np.dtype(np.uint8 if quantised else np.float32)
-        writer.add_tensor_info(tensor.name, shape, dtype, tensor.n_bytes, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    # Straight to the file: the writer takes whole tensors only, of up to 800 MB here.
-    file, done = writer.fout[0], 0
-    writer.write_padding(file, file.tell())
-    for tensor in tensors:
-        size = 0
-        for chunk in tensor.chunks():
-            file.write(chunk.data)
-            size += chunk.nbytes
-            progress(done + size, n_bytes)
-        if size != tensor.n_bytes:
-            raise AssertionError(f"{tensor.name}: {size} bytes instead of {tensor.n_bytes}")
-        writer.write_padding(file, size)
-        done += size
 
 
 def _add_metadata(writer: GGUFWriter, plan: Plan) -> None:
