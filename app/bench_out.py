@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
 from .entry import AppError, about
+
+replaced_option = click.option(
+    "-o",
+    "--output",
+    "out",
+    metavar="OUT.gguf",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File to write; an existing one is replaced.",
+)
 
 
 def check_replaceable(path: Path) -> None:

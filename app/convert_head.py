@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .bench_out import check_replaceable
+from .bench_out import check_replaceable, replaced_option
 from .entry import AppError, about, run
 
 _PATH = click.Path(path_type=Path)
@@ -23,15 +23,7 @@ _TYPES = ("F32", "F16", "Q8_0")
     required=True,
     help="The model that the head was made for.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    metavar="OUT.gguf",
-    type=_PATH,
-    required=True,
-    help="File to write; an existing one is replaced.",
-)
+@replaced_option
 @click.option(
     "--type",
     "file_type",

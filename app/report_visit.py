@@ -78,7 +78,6 @@ def _visit(requests: IO[str], say: Say, interrupts: Interrupts) -> None:
     job = json.loads(requests.readline())
     prompts = [Prompt(number, kind, tuple(messages)) for kind, number, messages in job["prompts"]]
     from specfit.backend import Engine
-    from specfit.backend.calibration import calibrated
 
     def goes_on(_fraction: float) -> bool:
         return not interrupts.pending
@@ -93,10 +92,8 @@ def _visit(requests: IO[str], say: Say, interrupts: Interrupts) -> None:
         interrupts.check()
         if not engine.drafts:
             raise AppError(engine.notices[0])
-        drafter = engine.lines[0].drafter
         _check_room(engine, prompts, room)
-        head = None if drafter is None else drafter.head
-        measured = calibrated(engine.context, head)  # as kept a moment ago
+        assert engine.measured is not None  # for its drafts
         load_s = time.monotonic() - begun
         rounds = Rounds(engine, job["modes"], interrupts)
         try:
@@ -115,7 +112,7 @@ def _visit(requests: IO[str], say: Say, interrupts: Interrupts) -> None:
                     "warm_s": time.monotonic() - begun,
                     "token_s": {one.mode: _token_s(one.report, one.took_s) for one in warm},
                     "gpu": _gpu_name(),
-                    "profile": profile_of(measured, engine),
+                    "profile": profile_of(engine.measured, engine),
                 }
             )
             for line in requests:

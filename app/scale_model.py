@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .bench_out import check_replaceable
+from .bench_out import check_replaceable, replaced_option
 from .entry import AppError, about, run
 
 if TYPE_CHECKING:
@@ -24,15 +24,7 @@ _TYPES = ("F16", "Q8_0", "Q4_K_M")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    metavar="OUT.gguf",
-    type=_PATH,
-    required=True,
-    help="File to write; an existing one is replaced.",
-)
+@replaced_option
 @click.option(
     "--source",
     metavar="F16.gguf",

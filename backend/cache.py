@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import platformdirs
+from numpy.typing import NDArray
+
+# What numpy and zipfile raise of an archive that is damaged.
+DAMAGE = (
+    *(OSError, ValueError, LookupError, EOFError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 def cache_path(folder: str, depends_on: Sequence[object], suffix: str) -> Path:
@@ -22,6 +34,19 @@ def identity(path: Path) -> tuple[str, int, int]:
     """Changes when the file does."""
     stat = path.stat()
     return str(path.resolve()), stat.st_size, int(stat.st_mtime)
+
+
+def archived(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """A file's content, for `unarchived`."""
+    archive = io.BytesIO()
+    np.savez(archive, **arrays)  # type: ignore[arg-type]
+    return archive.getvalue()
+
+
+def unarchived(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays by name. Raises one of DAMAGE."""
+    with np.load(path, allow_pickle=False) as kept:
+        return {name: kept[name] for name in kept.files}
 
 
 def replace_if_possible(path: Path, content: bytes) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from specfit.planner import CostPoint, FloatArray
 from specfit.planner.cost import LEAST_APART
 
-from .held import MAX_ROWS, HeldExperts
+from .expert_cache import MAX_ROWS
+from .held import HeldExperts
 from .madeup import STEADY, Cycles
 
 # A use of a missing expert costs no more than so many missing experts.

@@ -29,8 +29,9 @@ from .cache import cache_path, identity, replace_if_possible
 from .cached_cost import hit_cycles, paid_points
 from .context import TREE_LIMIT, Context
 from .errors import SpecfitError
+from .expert_cache import MAX_ROWS
 from .head import Head
-from .held import MAX_ROWS, HeldExperts
+from .held import HeldExperts
 from .madeup import DEAR_MS, STEADY, Cycles, Shape, typical
 from .model import Progress
 

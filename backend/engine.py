@@ -27,8 +27,7 @@ from specfit.planner import (
     LiveCost,
     Policy,
     Spec,
-    drafted_by_lookup,
-    looked_up,
+    found_by,
     make_policy,
     pack,
 )
@@ -70,6 +69,7 @@ class Engine:
         self.notices = loaded.notices
         self.description = loaded.description
         self.recommended_sampling = loaded.sampling
+        self.measured = loaded.measured
         self._new_beliefs: Callable[[], Beliefs] = loaded.new_beliefs
         self._steering_cost = loaded.steering_cost
         self._head = loaded.head
@@ -271,13 +271,14 @@ class Engine:
         """What the lookups of the turns' texts find, before anything else is drafted."""
         if DRAFTERS[LOOKUP] not in self.drafters or room <= 0:
             return NOTHING_FOUND
-        roots = [turn.root for turn in turns]
-        if policy.looks_up:
-            lookups = [turn.line.looked_up() for turn in turns]
-            return looked_up(lookups, roots, policy, room, context)
-        if DRAFTERS[HEAD] in self.drafters or not policy.begin(context, roots):
-            return NOTHING_FOUND
-        return drafted_by_lookup([turn.line.looked_up() for turn in turns], roots, policy, room)
+        return found_by(
+            lambda: [turn.line.looked_up() for turn in turns],
+            [turn.root for turn in turns],
+            policy,
+            room,
+            context,
+            has_head=DRAFTERS[HEAD] in self.drafters,
+        )
 
     def _draft(self, lines: Sequence[Line], policy: Policy, room: int, found: DraftTree) -> Draft:
         drafters = [line.drafter for line in lines if line.drafter is not None]

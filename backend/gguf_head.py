@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit.models.slots import checked_parents
+
 from .head_context import ROWS, Floats, HeadContext
 from .likeliest import likeliest
 
@@ -158,12 +160,8 @@ class GgufHead:
         depth - 1, or more nodes than a level can have.
         """
         self._check_root()
-        parents = np.asarray(parent_slots, np.int64)
+        parents = checked_parents(parent_slots, self._depths, self._n_slots, depth)
         m, first = len(parents), self._n_slots
-        if m == 0 or parents.min() < 0 or parents.max() >= first:
-            raise ValueError(f"parents must be slots 0 to {first - 1}")
-        if (self._depths[parents] != depth - 1).any():
-            raise ValueError(f"not all parents have depth {depth - 1}")
         if m > ROWS:
             raise ValueError(f"{m} nodes in a level, and {ROWS} at most can be expanded")
         self._reserve(first + m)

@@ -7,7 +7,6 @@ the next decode. So residency follows the texts alone, never the clock.
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,13 +18,11 @@ from specfit.planner import Bitsets, BoolArray, FloatArray
 from specfit.planner.experts import pack_flags
 from specfit.planner.residency import UPLOAD_USES, Residency, Rule, after, restored
 
-from .cache import cache_path, identity, replace_if_possible
+from .cache import DAMAGE, archived, cache_path, identity, replace_if_possible, unarchived
 from .expert_cache import Counters, ExpertCache
-from .expert_cache.cache import MAX_ROWS
-from .memory import DAMAGE
 
-# Of uploads between two cycles, in bytes: 6 ms of a PCIe 4.0 x16 slot, beside a decode of 7
-# What a text needs that has begun takes a tenth of it.
+# Of uploads between two cycles, in bytes: 6 ms of a PCIe 4.0 x16 slot, beside decodes of 7 or more.
+# A text that has gone on for a while needs a seventh of it (LOG.md).
 CYCLE_BYTES = 128 << 20
 
 
@@ -42,6 +39,9 @@ class CacheUse:
     def paid(self, layer_weights: FloatArray, use_share: float) -> float:
         """What was paid for, as `CycleCost.weighted_union` has it."""
         return float(layer_weights @ (self.missing[:, 0] + use_share * self.missing[:, 1]))
+
+
+NO_USE = CacheUse(0, 0, np.zeros((0, 2)))
 
 
 class HeldExperts:
@@ -132,8 +132,7 @@ class HeldExperts:
         """Fills the slots by what the last run has `kept`, if it did."""
         layers, experts = self._cache.shape
         try:
-            with np.load(path, allow_pickle=False) as kept:
-                held = restored({"uses": kept["uses"]}, self._rule, layers, experts)
+            held = restored(unarchived(path), self._rule, layers, experts)
         except DAMAGE:
             return
         self.hold(held.resident)
@@ -141,9 +140,7 @@ class HeldExperts:
 
     def keep(self, path: Path) -> None:
         """Keeps the uses of experts for `begin`; losing them costs a few dozen tokens' hits."""
-        archive = io.BytesIO()
-        np.savez(archive, **self._held.state())  # type: ignore[arg-type]
-        replace_if_possible(path, archive.getvalue())
+        replace_if_possible(path, archived(self._held.state()))
 
     def trouble(self) -> str | None:
         """A sentence for the user that was not told yet."""
@@ -186,6 +183,3 @@ def cacheable(info: GgufInfo) -> bool:
     parts = ("gate", "up", "down")
     known = {f"{layer}.ffn_{part}_exps.weight" for layer in layers for part in parts}
     return bool(names) and names == known
-
-
-__all__ = ["MAX_ROWS", "CacheUse", "HeldExperts", "cacheable", "uses_path"]

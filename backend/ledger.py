@@ -20,7 +20,7 @@ from specfit.planner import (
 )
 
 from .drafter import Draft
-from .held import CacheUse
+from .held import NO_USE, CacheUse
 from .report import CycleReport
 
 
@@ -109,14 +109,18 @@ class Ledger:
         union = self._learn(outcome, policy)
         ended = time.perf_counter()
         self._learning_ms = (ended - times.committed) * 1e3
-        used, lines, accepted = done.used, done.tree.n_lines, done.tree.source[done.path]
+        lines, accepted, cached = (
+            done.tree.n_lines,
+            done.tree.source[done.path],
+            done.used or NO_USE,
+        )
         return CycleReport(
             context=done.context,
             rows=rows,
             accepted=len(done.path) - lines,
             committed=done.committed,
             union_per_layer=union,
-            union_observed=done.experts is not None or used is not None,
+            union_observed=done.experts is not None or done.used is not None,
             predicted_union=predicted_union,
             draft_ms=head_ms,
             plan_ms=outcome.plan_ms,
@@ -127,9 +131,9 @@ class Ledger:
             predicted_committed=done.choice.committed,
             lines=lines,
             accepted_by=tuple(int((accepted >> bit & 1).sum()) for bit in range(len(DRAFTERS))),
-            hits=used.hits if used else 0,
-            misses=used.misses if used else 0,
-            uploaded=used.uploaded if used else 0,
+            hits=cached.hits,
+            misses=cached.misses,
+            uploaded=cached.uploaded,
         )
 
     def enter_plain(
@@ -146,7 +150,7 @@ class Ledger:
         found: what was looked up and not worth verifying, to learn from.
         """
         union = predicted_union = self._plain_union
-        predicted_ms = 0.0
+        predicted_ms, cached = 0.0, used or NO_USE
         if self._measured:
             cost, paid, before = self.costs[policy], self._paid(used), self._rows_before
             weighted = expected = self._plain_weighted
@@ -177,9 +181,9 @@ class Ledger:
             predicted_cycle_ms=predicted_ms,
             measured_cycle_ms=(time.perf_counter() - times.begun) * 1e3,
             predicted_committed=1.0,
-            hits=used.hits if used else 0,
-            misses=used.misses if used else 0,
-            uploaded=used.uploaded if used else 0,
+            hits=cached.hits,
+            misses=cached.misses,
+            uploaded=cached.uploaded,
         )
 
     def _paid(self, used: CacheUse | None) -> float | None:

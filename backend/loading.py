@@ -22,14 +22,14 @@ from specfit.planner import (
     Overheads,
 )
 
-from .calibration import calibrated
+from .calibration import Measured, calibrated
 from .context import BATCH, TREE_LIMIT, Context
 from .cores import performance_cores
 from .errors import SpecfitError
-from .expert_cache import ExpertCache
+from .expert_cache import MAX_ROWS, ExpertCache
 from .head import Head
 from .heads import HeadSource, find_head
-from .held import MAX_ROWS, HeldExperts, cacheable, uses_path
+from .held import HeldExperts, cacheable, uses_path
 from .hostmemory import host_memory
 from .memory import memory_path
 from .model import Model, Progress
@@ -91,7 +91,8 @@ class LoadOptions:
 class Loaded:
     """plan: where everything went. lines: texts at once. drafters: those there are, of DRAFTERS.
     memory: where what is learned about the pair is kept, None without drafters.
-    own_cost: this machine's cycles. overheads: what drafting takes beside them.
+    measured: of this machine; None if nothing is to be planned. own_cost: its cycles. overheads:
+    what drafting takes beside them.
     steering_cost: the cycles of another machine to plan for, if asked. held: a cache of experts."""
 
     plan: Plan
@@ -100,6 +101,7 @@ class Loaded:
     lines: int
     head: Head | None
     drafters: tuple[str, ...]
+    measured: Measured | None
     own_cost: CycleCost
     overheads: Overheads
     steering_cost: CycleCost | None
@@ -199,6 +201,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         lines=lines,
         head=head,
         drafters=drafters,
+        measured=measured,
         own_cost=own,
         overheads=NO_OVERHEADS if measured is None else measured.overheads,
         steering_cost=steering,

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
-import zlib
 from pathlib import Path
-
-import numpy as np
 
 from specfit.models.weights import checkpoint_files
 from specfit.planner import Beliefs
 
-from .cache import cache_path, identity, replace_if_possible
+from .cache import DAMAGE, archived, cache_path, identity, replace_if_possible, unarchived
 
-# What numpy and zipfile raise of an archive that is damaged.
-DAMAGE = (
-    *(OSError, ValueError, LookupError, EOFError, RuntimeError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error),
-)
 FORMAT = 2
 
 
@@ -37,8 +27,7 @@ def memory_path(model: Path, head: Path | None, *, cached: bool = False) -> Path
 def recall(beliefs: Beliefs, path: Path) -> bool:
     """Restores what is kept; False, with the beliefs perhaps spoiled, if nothing fitting is."""
     try:
-        with np.load(path, allow_pickle=False) as kept:
-            beliefs.restore({name: kept[name] for name in kept.files})
+        beliefs.restore(unarchived(path))
     except DAMAGE:
         return False
     return True
@@ -46,6 +35,4 @@ def recall(beliefs: Beliefs, path: Path) -> bool:
 
 def keep(beliefs: Beliefs, path: Path) -> None:
     """Keeps the beliefs. Losing them costs some cycles of learning."""
-    archive = io.BytesIO()
-    np.savez(archive, **beliefs.state())  # type: ignore[arg-type]
-    replace_if_possible(path, archive.getvalue())
+    replace_if_possible(path, archived(beliefs.state()))

@@ -8,7 +8,6 @@ never change, so that a run that is stopped and goes on, or is made again in a w
 
 from __future__ import annotations
 
-import io
 import os
 import platform
 from contextlib import suppress
@@ -34,11 +33,10 @@ from specfit.planner import (
 )
 from specfit.planner.steady import Steady
 
-from .cache import cache_path, identity
+from .cache import DAMAGE, archived, cache_path, identity, unarchived
 from .context import TREE_LIMIT
 from .engine import Engine
 from .loading import Loaded
-from .memory import DAMAGE
 
 FORMAT = 2
 State = dict[str, NDArray[np.generic]]
@@ -105,14 +103,12 @@ def _path(loaded: Loaded) -> Path:
 def _kept(path: Path, state: State) -> State:
     """The state in the file; `state`, which is put there, if there is none. Of several that begin
     at once, the first decides. Where nothing can be kept the state holds for this engine."""
-    archive = io.BytesIO()
-    np.savez(archive, **state)  # type: ignore[arg-type]
     scratch = path.with_suffix(f".{os.getpid()}.tmp")
     if (read := _read(path)) is not None:
         return read
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_bytes(archive.getvalue())
+        scratch.write_bytes(archived(state))
         with suppress(FileExistsError):
             path.hardlink_to(scratch)
     except OSError:
@@ -125,8 +121,7 @@ def _kept(path: Path, state: State) -> State:
 
 def _read(path: Path) -> State | None:
     try:
-        with np.load(path, allow_pickle=False) as kept:
-            return {name: kept[name] for name in kept.files}
+        return unarchived(path)
     except FileNotFoundError:
         return None
     except DAMAGE:

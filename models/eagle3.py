@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from specfit.models.checkpoint import HeadCheckpoint, TargetShape, read_checkpoint
 from specfit.models.embeddings import TokenEmbeddings, TokenIds
 from specfit.models.headweights import HeadWeights, Rotations, as_torch, times
+from specfit.models.slots import checked_parents
 from specfit.models.stretch import Stretch, stretched
 
 __all__ = ["Eagle3Head", "TargetShape"]
@@ -228,12 +229,8 @@ class Eagle3Head:
         depth - 1.
         """
         self._check_root()
-        parents = np.asarray(parent_slots, np.int64)
+        parents = checked_parents(parent_slots, self._depths, self._n_slots, depth)
         m, first = len(parents), self._n_slots
-        if m == 0 or parents.min() < 0 or parents.max() >= first:
-            raise ValueError(f"parents must be slots 0 to {first - 1}")
-        if (self._depths[parents] != depth - 1).any():
-            raise ValueError(f"not all parents have depth {depth - 1}")
         slots = np.arange(first, first + m)
         self._reserve_slots(first + m)
         self._reserve_rows(self._n_pairs + first + m)

@@ -8,7 +8,7 @@ from .beliefs import Beliefs, UnionByRows
 from .cost import NO_OVERHEADS, CostPoint, CycleCost, Levels, Overheads, cost_from_points
 from .experts import Bitsets, pack, union_per_layer
 from .forecast import ExpertForecast, Forecast
-from .found import NOTHING_FOUND, Found, drafted_by_lookup, looked_up
+from .found import NOTHING_FOUND, Found, found_by
 from .lines import best_lines
 from .livecost import LiveCost
 from .lookup import Lookup, children_of, completed
@@ -67,8 +67,7 @@ __all__ = [
     "children_of",
     "completed",
     "cost_from_points",
-    "drafted_by_lookup",
-    "looked_up",
+    "found_by",
     "make_policy",
     "named_by",
     "pack",

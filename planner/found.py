@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,24 @@ class Found:
 
 
 NOTHING_FOUND = Found()
+
+
+def found_by(
+    lookups: Callable[[], Sequence[Lookup]],
+    roots: Sequence[int],
+    policy: Policy,
+    room: int,
+    context: int,
+    *,
+    has_head: bool,
+) -> Found:
+    """What a cycle begins with. lookups: gives them, one a root, if they are to be asked. has_head:
+    modes that do not plan draft by it alone."""
+    if policy.looks_up:
+        return looked_up(lookups(), roots, policy, room, context)
+    if has_head or not policy.begin(context, roots):
+        return NOTHING_FOUND
+    return drafted_by_lookup(lookups(), roots, policy, room)
 
 
 def looked_up(

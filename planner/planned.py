@@ -406,9 +406,11 @@ class Planned:
 
     def _forecast_pays(self) -> bool:
         """Whether to forecast in the coming cycle."""
+        if self._forecast is None:
+            return False
         row_ms = self.live.now.expert_ms[min(2, self.max_rows)] * self.beliefs.expected_unions[1]
         limit = None if self.live.resident is not None else float(row_ms)
-        return self._forecast is not None and self._foresight.pays(self.rule.rate, limit)
+        return self._foresight.pays(self.rule.rate, limit)
 
     def _learn_saving(self, drafts: Drafts, worth: float) -> None:
         """Learns what the forecast was worth."""

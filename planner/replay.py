@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .cost import CycleCost
 from .experts import Bitsets, unpack
-from .found import NOTHING_FOUND, drafted_by_lookup, looked_up
+from .found import NOTHING_FOUND, found_by
 from .livecost import LiveCost
 from .lookup import Lookup, completed
 from .ngram import NgramIndex
@@ -245,10 +245,8 @@ def _cycle(
     room = min(map(len, going))
     roots = [int(steps[0].tree.tokens[0]) for steps in going]
     found = NOTHING_FOUND
-    if lookups and policy.looks_up:
-        found = looked_up(lookups, roots, policy, room, context)
-    elif lookups and not has_head and policy.begin(context, roots):
-        found = drafted_by_lookup(lookups, roots, policy, room)
+    if lookups:
+        found = found_by(lambda: lookups, roots, policy, room, context, has_head=has_head)
     used = lookups if policy.looks_up else ()
     candidates = Candidates(going, found.tree, used, room)
     drafting = has_head and policy.begin(context, roots)

@@ -14,6 +14,7 @@ from publishedheads import LAYERS, VOCAB, Published
 
 from specfit.backend.context import Context
 from specfit.backend.gguf_head import GgufHead
+from specfit.backend.head import Head
 from specfit.backend.head_context import HeadContext, HeadModel
 from specfit.backend.head_file import read_head_file
 from specfit.backend.runtime import Runtime
@@ -79,3 +80,14 @@ def assert_alike(
         for at in np.flatnonzero(tokens != others):
             near = np.isclose(wanted, wanted[at], rtol=2 * rtol)
             assert near.sum() > 1 or at == len(wanted) - 1, (tokens, others, wanted)
+
+
+def matching_chain(head: Head, truth: list[int]) -> int:
+    """How many of three greedy drafts are what the target wrote."""
+    token, slot = int(head.propose(1)[0][0]), 0
+    for depth in range(3):
+        if token != truth[depth]:
+            return depth
+        slots, children, _ = head.expand([slot], [token], depth + 1, 1)
+        slot, token = int(slots[0]), int(children[0, 0])
+    return 3

@@ -10,7 +10,7 @@ from expert_cache_rig import standin
 from specfit.backend import Engine, LoadOptions, Sampling, Spec, library
 from specfit.backend.cached_cost import hit_cycles
 from specfit.backend.calibration import ROW_COUNTS
-from specfit.backend.held import MAX_ROWS
+from specfit.backend.expert_cache import MAX_ROWS
 from specfit.backend.madeup import Cycles
 
 QUESTION = [{"role": "user", "content": "Tell me a short story about a fox."}]

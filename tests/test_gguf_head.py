@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from headpairs import assert_alike, in_llama, published_in_llama
+from headpairs import assert_alike, in_llama, matching_chain, published_in_llama
 from publishedheads import VOCAB, Published, angelslim, modelopt, specforge, speculators
 from test_eagle3_layouts import OPTIONS
 
@@ -137,17 +137,6 @@ def test_as_many_drafts_are_right_as_the_references(
         means.append(np.mean(lengths))
     assert means[1] > 1.2
     assert means[0] == pytest.approx(means[1], rel=0.02)
-
-
-def matching_chain(head: GgufHead | Eagle3Head, truth: list[int]) -> int:
-    """How many of three greedy drafts are what the target wrote."""
-    token, slot = int(head.propose(1)[0][0]), 0
-    for depth in range(3):
-        if token != truth[depth]:
-            return depth
-        slots, children, _ = head.expand([slot], [token], depth + 1, 1)
-        slot, token = int(slots[0]), int(children[0, 0])
-    return 3
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -12,6 +12,7 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 import pytest
 import torch
+from headpairs import matching_chain
 from tinyhead import TAPS
 from tinymodel import write_dense, write_float32_moe
 from tinytarget import target_forward, vocabulary
@@ -130,17 +131,6 @@ def test_the_head_is_right_often_enough(exact_pair: tuple[Path, Path]) -> None:
                 committed += 1 + accepted
                 known += 1 + accepted
     assert 1.5 <= committed / cycles < 3
-
-
-def matching_chain(head: Eagle3Head, truth: list[int]) -> int:
-    """How many of three greedy drafts are what the target wrote."""
-    token, slot = int(head.propose(1)[0][0]), 0
-    for depth in range(3):
-        if token != truth[depth]:
-            return depth
-        slots, children, _ = head.expand([slot], [token], depth + 1, 1)
-        slot, token = int(slots[0]), int(children[0, 0])
-    return 3
 
 
 def test_the_dense_model_runs(tmp_path: Path) -> None:

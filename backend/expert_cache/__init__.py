@@ -34,6 +34,6 @@ Closing the model empties the cache, and only then can another be made for the n
 of it slows a model that is loaded without: the backend that stays registered is offered no work.
 """
 
-from .cache import Counters, ExpertCache, slots_within
+from .cache import MAX_ROWS, Counters, ExpertCache, slots_within
 
-__all__ = ["Counters", "ExpertCache", "slots_within"]
+__all__ = ["MAX_ROWS", "Counters", "ExpertCache", "slots_within"]
