@@ -150,12 +150,13 @@ def after(
 
 def filled(uses: FloatArray, rule: Rule) -> Residency:
     """Of a run that begins: the experts of most worth, as far as there are slots, by `uses` [layer,
-    expert] of the last run. What never was of use stays out."""
-    worth = (uses * rule.saved_ms[:, None]).reshape(len(rule.slots), -1)
+    expert] of the last run. Slots that are left take any others: a guess is a hit now and then."""
+    saving = np.broadcast_to(rule.saved_ms[:, None], uses.shape).reshape(len(rule.slots), -1)
+    worth = uses.reshape(saving.shape) * saving
     resident = np.zeros(worth.shape, np.bool_)
     for group, places in enumerate(rule.slots.tolist()):
-        best = np.argsort(-worth[group], kind="stable")[:places]
-        resident[group, best] = worth[group, best] > 0
+        best = np.lexsort((-saving[group], -worth[group]))[:places]
+        resident[group, best] = saving[group, best] > 0
     return Residency(uses.astype(np.float64), resident.reshape(uses.shape))
 
 

@@ -171,8 +171,13 @@ class TestBeginning:
         each = restored(held.state(), rule([1, 1, 0]), LAYERS, EXPERTS)
         assert np.argwhere(each.resident).tolist() == [[0, 0], [1, 1]]
 
-    def test_what_was_never_used_takes_no_slot(self) -> None:
-        assert filled(uses((0, 0)).astype(np.float64), rule([9])).resident.sum() == 1
+    def test_slots_that_are_left_take_experts_that_were_never_used(self) -> None:
+        used = uses((1, 5)).astype(np.float64)
+        held = filled(used, rule([2, 2, 0]))
+        assert np.argwhere(held.resident).tolist() == [[0, 0], [0, 1], [1, 0], [1, 5]]
+        saved_ms = np.array([0.0, 1.0, 1.0])
+        held = filled(used, rule([14], saved_ms=saved_ms))
+        assert held.resident.sum(axis=1).tolist() == [0, 6, 6]
         assert Residency.empty(LAYERS, EXPERTS).missing_share == 1
 
     @pytest.mark.parametrize(
