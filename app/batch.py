@@ -153,10 +153,6 @@ def batch(
         raise click.UsageError(
             "--deterministic begins from an empty cache; leave --prompt-cache out."
         )
-    if wanted.deterministic and choice.expert_cache:
-        raise click.UsageError(
-            "--deterministic answers without a cache of experts; leave --expert-cache out."
-        )
     mode = parse_spec(spec)
     flags = Parameters(
         **asdict(sampling_choice),

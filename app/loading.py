@@ -65,8 +65,8 @@ def _load(
             return not interrupts.pending
 
         options = choice.load_options(drafting=drafting, lines=lines)
-        if steady:  # whose text must not depend on what ran before
-            options = replace(options, expert_cache=0)
+        if steady:  # whose text must not depend on how much memory is free
+            options = replace(options, expert_cache=options.expert_cache or 0)
         from specfit.backend import Engine
         from specfit.backend.loading import plan_load
         from specfit.backend.steady import SteadyEngine

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from specfit.models.gguf_info import GgufInfo
 from specfit.planner import Bitsets, BoolArray, FloatArray
 from specfit.planner.experts import pack_flags
-from specfit.planner.residency import UPLOAD_USES, Residency, Rule, after, restored
+from specfit.planner.residency import UPLOAD_USES, Residency, Rule, after, filled, restored
 
 from .cache import DAMAGE, archived, cache_path, identity, replace_if_possible, unarchived
 from .expert_cache import Counters, ExpertCache
@@ -130,13 +130,24 @@ class HeldExperts:
 
     def begin(self, path: Path) -> None:
         """Fills the slots by what the last run has `kept`, if it did."""
-        layers, experts = self._cache.shape
         try:
-            held = restored(unarchived(path), self._rule, layers, experts)
+            uses = restored(unarchived(path), self._rule, *self._cache.shape).uses
         except DAMAGE:
-            return
+            uses = np.zeros(self._cache.shape)
+        self.begin_with(uses)
+
+    def begin_with(self, uses: FloatArray) -> None:
+        """Fills the slots as if these uses [layer, expert] were all that is remembered: residency
+        follows from them and from what is decoded from here on."""
+        held = filled(uses, self._rule)
         self.hold(held.resident)
         self._held = replace(held, resident=self._held.resident)
+        self.skip()
+
+    @property
+    def uses(self) -> FloatArray:
+        """float64 [layer, expert]: what is remembered, for `begin_with`."""
+        return self._held.uses
 
     def keep(self, path: Path) -> None:
         """Keeps the uses of experts for `begin`; losing them costs a few dozen tokens' hits."""

@@ -4,6 +4,7 @@ Batches of different width round differently, so a text depends on what was draf
 measured times and on what was learned. Here both are read once: costs and beliefs as they were when
 the pair of models was first run so on this machine. They are kept in the user's cache folder and
 never change, so that a run that is stopped and goes on, or is made again in a week, plans alike.
+What a GPU computes rounds differently too, so every text begins with the same experts in the cache.
 """
 
 from __future__ import annotations
@@ -36,16 +37,18 @@ from specfit.planner.steady import Steady
 from .cache import DAMAGE, archived, cache_path, identity, unarchived
 from .context import TREE_LIMIT
 from .engine import Engine
+from .errors import SpecfitError
 from .loading import Loaded
 
-FORMAT = 2
+FORMAT = 3
 State = dict[str, NDArray[np.generic]]
 
 
 class SteadyEngine(Engine):
     """Its answers depend on the prompt and the options only, if `forget` is called before each.
 
-    One line, and one generation at a time.
+    One line, and one generation at a time. Raises SpecfitError if the cache of experts gets fewer
+    slots than it had when the state was kept.
     """
 
     def __init__(self, loaded: Loaded) -> None:
@@ -53,12 +56,23 @@ class SteadyEngine(Engine):
         self._first = loaded.new_beliefs()
         state = _cost_state(loaded.own_cost) | _overheads_state(loaded.overheads)
         state |= _named("beliefs/", self._first.state())
-        if loaded.memory is not None:
+        if loaded.held is not None:
+            state |= {"held/uses": loaded.held.uses, "held/slots": loaded.held.slots}
+        if loaded.memory is not None or loaded.held is not None:
             state = _kept(_path(loaded), state)
+        self._held_uses = None
+        if loaded.held is not None:
+            self._held_uses = np.asarray(state["held/uses"], np.float64)
+            _check_slots(loaded.held.slots, state["held/slots"])
         self._believed = _within("beliefs/", state)
         self._cost = LiveCost(_cost(state), follows=False)
         # Never observing, it has no time for that either.
         self._ledger.overheads = replace(_overheads(state), observe_ms=0.0)
+
+    def forget(self) -> None:
+        super().forget()
+        if self._held is not None and self._held_uses is not None:
+            self._held.begin_with(self._held_uses)
 
     def policy(self, spec: Spec) -> Policy:
         """A new one every time, all of the same state."""
@@ -96,8 +110,17 @@ def _path(loaded: Loaded) -> Path:
         loaded.context.ctx,
         asdict(model.placement),
         asdict(model.runtime),
+        loaded.plan.cache,
     ]
     return cache_path("steady", depends_on, ".npz")
+
+
+def _check_slots(slots: NDArray[np.int32], first: NDArray[np.generic]) -> None:
+    if not np.array_equal(slots, first):
+        raise SpecfitError(
+            f"the GPU has room for {slots.sum()} experts, and had for {np.sum(first)} when this "
+            "model was first run deterministically; free memory there, or take a smaller cache"
+        )
 
 
 def _kept(path: Path, state: State) -> State:
@@ -139,6 +162,7 @@ def _cost_state(cost: CycleCost) -> State:
         "cost/level_ms": cost.level_ms,
         "cost/switch_ms": np.array(cost.switch_ms),
         "cost/context_ms": context_ms,
+        "cost/use_share": np.array(cost.use_share),
     }
 
 
@@ -159,6 +183,7 @@ def _cost(state: State) -> CycleCost:
         cost["level_ms"],
         float(cost["switch_ms"]),
         cost["context_ms"] if len(cost["context_ms"]) else None,
+        float(cost["use_share"]),
     )
 
 

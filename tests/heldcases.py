@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from expert_cache_rig import standin
@@ -10,22 +11,22 @@ from expert_cache_rig import standin
 from specfit.backend import Engine, LoadOptions, Sampling, Spec, library
 from specfit.backend.cached_cost import hit_cycles
 from specfit.backend.calibration import ROW_COUNTS
-from specfit.backend.expert_cache import MAX_ROWS
+from specfit.backend.errors import SpecfitError
+from specfit.backend.expert_cache import MAX_ROWS, ExpertCache
 from specfit.backend.madeup import Cycles
+from specfit.backend.steady import SteadyEngine
 
 QUESTION = [{"role": "user", "content": "Tell me a short story about a fox."}]
 MODES = ("off", "chain:2", "specfit", "off")
 
 
-def loaded(cache_mib: float | None, **options: Any) -> Engine:
+def loaded(cache_mib: float | None, kind: type[Engine] = Engine, **options: Any) -> Engine:
     library.start()
     gpu = standin()
     gpu.standin_immediate(True)
     gpu.standin_free_bytes(1 << 40)
     cache = None if cache_mib is None else int(cache_mib * 2**20)
-    return Engine.load(
-        LoadOptions(gpu_layers=-1, expert_cache=cache, ctx=512, threads=1, **options)
-    )
+    return kind.load(LoadOptions(gpu_layers=-1, expert_cache=cache, ctx=512, threads=1, **options))
 
 
 def answers(engine: Engine, modes: tuple[str, ...] = MODES) -> list[dict[str, Any]]:
@@ -78,6 +79,31 @@ def failing() -> dict[str, Any]:
             "trouble": engine.trouble(),
             "again": engine.trouble(),
         }
+
+
+def steadily(prompts: list[str]) -> dict[str, Any]:
+    """The hits of every cycle of each answer."""
+    found = {}
+    with loaded(5, SteadyEngine) as engine:
+        for prompt in prompts:
+            engine.forget()
+            generation = engine.generate(
+                [{"role": "user", "content": prompt}], sampling=Sampling(temp=0), max_tokens=30
+            )
+            text = "".join(generation)
+            found[prompt] = text, [(cycle.hits, cycle.rows) for cycle in generation.cycles]
+    return found
+
+
+def steadily_with_less() -> str:
+    """What is said where the GPU has room for half of what it had when the state was kept."""
+    whole = ExpertCache.allocate
+    with patch.object(ExpertCache, "allocate", lambda cache, budget: whole(cache, budget // 2)):
+        try:
+            loaded(5, SteadyEngine).close()
+        except SpecfitError as error:
+            return str(error)
+    return ""
 
 
 def of_full_hits() -> dict[int, float]:

@@ -51,6 +51,17 @@ def test_expert_cache_engine_begins_as_the_last_run_ended(ask: Ask, plain: str) 
     assert found["answers"][0]["text"] == plain
 
 
+def test_expert_cache_of_a_deterministic_run_begins_alike_whatever_ran_before(ask: Ask) -> None:
+    prompts = ["Why is the sky blue?", "Tell me about rivers.", "Count to ten, slowly."]
+    first = ask(cases.steadily, prompts)
+    ask(cases.with_cache, 5)  # and keeps other uses
+    again = ask(cases.steadily, [*reversed(prompts), prompts[1]])
+    assert again == first
+    assert len({hits for _, cycles in first.values() for hits, _ in cycles}) > 1
+    told = ask(cases.steadily_with_less)
+    assert "the GPU has room for" in told and "smaller cache" in told
+
+
 def test_expert_cache_engine_without_a_head_counts_too(ask: Ask, plain: str) -> None:
     found = ask(cases.with_cache, 6, False)
     assert found["cached"] and found["answers"][0]["text"] == plain
