@@ -18,6 +18,7 @@ from .interrupts import Interrupts
 from .options import ModelChoice
 from .report_plan import (
     DEFAULT_MODES,
+    Budget,
     Placement,
     Plan,
     default_placements,
@@ -55,6 +56,9 @@ _OPTIONS = [
                  "to off is known to 0.03, or no prompt is left."),
     click.option("--llama-bench", "bench", type=_FILE, metavar="PATH",
                  help="llama.cpp's llama-bench, to be run in every placement too."),
+    click.option("--llama-server", "server", type=_FILE, metavar="PATH",
+                 help="llama.cpp's llama-server, to answer some of the prompts in every placement "
+                 "with the same head (--spec-type draft-eagle3)."),
     click.option("--trace", "traces", multiple=True, type=_FILE, metavar="FILE",
                  help="A recording of specfit-bench --trace, to be replayed under the costs "
                  "measured in every placement; may be given several times."),
@@ -84,6 +88,7 @@ def report(
     predict: int | None,
     minutes: float | None,
     bench: Path | None,
+    server: Path | None,
     traces: tuple[Path, ...],
     about_path: Path | None,
     out: Path,
@@ -95,7 +100,9 @@ def report(
     """
     begun = time.monotonic()
     named = [Path(source.partition("=")[2]) for source in sources]
-    inputs = [path for path in (model, model_draft, about_path, bench, *traces, *named) if path]
+    inputs = [
+        path for path in (model, model_draft, about_path, bench, server, *traces, *named) if path
+    ]
     picture = out.with_suffix(".png")
     refuse_overwriting(inputs, [out, picture])
     if out.suffix != ".md":
@@ -114,14 +121,18 @@ def report(
         out.parent.mkdir(parents=True, exist_ok=True)
     check_writable(out)
 
-    from .report_measure import Budget, check_same, measure, settings_of
+    from .report_beside import Beside
+    from .report_measure import check_same, measure, settings_of
     from .report_plain import check_llama_bench
     from .report_replay import replay_all, trace_files
+    from .report_server import check_llama_server
 
     if folder.exists() and not folder.is_dir():
         raise AppError(f"{folder} is no folder; name one for the results")
     if bench is not None:
         check_llama_bench(bench)
+    if server is not None:
+        check_llama_server(server)
     recorded = trace_files(traces)
     plan = Plan((), kinds, names)
     if kinds:
@@ -138,7 +149,7 @@ def report(
         check_same(plan, store.results)
         try:
             with Interrupts() as interrupts:
-                failed = measure(plan, store, bench, command, budget, interrupts)
+                failed = measure(plan, store, Beside(bench, server), command, budget, interrupts)
             measured = dict.fromkeys(visit["placement"] for visit in store.results.visits)
             replay_all(recorded, store, list(measured), command, budget)
         finally:
@@ -177,7 +188,8 @@ def _with_tokens(placements: Sequence[Placement], predict: int | None) -> tuple[
 def _command_line(given: Mapping[str, Any]) -> str:
     """The command for the page: files by their names alone, and nothing that changes no figure."""
     words = ["specfit-report", "FOLDER"]
-    for option, name in (("-m", "model"), ("-md", "model_draft"), ("--llama-bench", "bench")):
+    files = {"-m": "model", "-md": "model_draft", "--llama-bench": "bench"}
+    for option, name in (files | {"--llama-server": "server"}).items():
         words += [option, given[name].name] if given[name] is not None else []
     for source in given["sources"]:
         kind, _, path = source.partition("=")

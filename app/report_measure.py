@@ -8,9 +8,7 @@ round of every kind; later ones go on until the loading is a small part of them.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,8 @@ from typing import Any
 from .entry import AppError, say
 from .interrupts import Interrupts
 from .machine import machine_name
-from .report_plain import llama_bench
-from .report_plan import OFF, PLAIN, SPECFIT, Asked, Placement, Plan
+from .report_beside import Beside, measure_beside, serve
+from .report_plan import OFF, PLAIN, SPECFIT, Asked, Budget, Placement, Plan
 from .report_process import VisitProcess
 from .report_round import SEGMENT_S
 from .report_stats import doubted, ratio, times
@@ -29,25 +27,12 @@ from .turns import order_of_round
 
 # A mode's ratio to off is known when its standard error is this small.
 TARGET_ERROR = 0.03
-# Rounds whose prompts tell behind how many tokens llama-bench is timed.
-ROUNDS_OF_DEPTH = 2
 # What an answer's tokens are chosen for where nobody says: the time of a round of all modes.
 ROUND_S, LEAST_TOKENS, MOST_TOKENS = 40.0, 32, 128
 # Later visits last so many times as long as what comes before their first round.
 LOADS_OF_A_VISIT = 4
-# How much longer than expected a round may take, and what is assumed of an unknown visit.
-MARGIN, UNKNOWN_VISIT_S = 1.2, 30.0
-
-
-@dataclass(frozen=True)
-class Budget:
-    """When measuring has to end; None: when all is measured. clock: seconds."""
-
-    deadline: float | None
-    clock: Callable[[], float] = time.monotonic
-
-    def has(self, seconds: float) -> bool:
-        return self.deadline is None or self.clock() + seconds * MARGIN <= self.deadline
+# What is assumed of an unknown visit.
+UNKNOWN_VISIT_S = 30.0
 
 
 def unfinished(rounds: Sequence[Round], modes: Sequence[str]) -> list[str]:
@@ -87,7 +72,7 @@ def chosen_tokens(token_s: Mapping[str, float]) -> int:
 def measure(
     plan: Plan,
     store: Store,
-    bench: Path | None,
+    beside: Beside,
     command: str,
     budget: Budget,
     interrupts: Interrupts,
@@ -106,12 +91,20 @@ def measure(
             and budget.has(_visit_s(store.results, placement.name))
         ]
         if not waiting:
-            return failed
+            break
         placement = min(waiting, key=lambda one: len(store.results.rounds_of(one.name)))
         try:
-            _visit(plan, placement, store, bench, command, budget, interrupts)
+            _visit(plan, placement, store, beside, command, budget, interrupts)
         except AppError as error:
             failed[placement.name] = str(error)
+    for placement in plan.placements:  # where nothing else is left to measure
+        if beside.server is None or not store.results.visits_of(placement.name):
+            continue
+        try:
+            serve(beside.server, placement, plan, store, budget, interrupts)
+        except AppError as error:
+            failed.setdefault(placement.name, str(error))
+    return failed
 
 
 def _next_cell(
@@ -146,7 +139,7 @@ def _visit(
     plan: Plan,
     placement: Placement,
     store: Store,
-    bench: Path | None,
+    beside: Beside,
     command: str,
     budget: Budget,
     interrupts: Interrupts,
@@ -208,8 +201,7 @@ def _visit(
             rounds += 1
     played = f"{rounds} round{'' if rounds == 1 else 's'}"
     say(f"{placement.name}: {played} in {budget.clock() - begun:.0f} s")
-    if bench is not None:
-        _bench(placement, store, bench, visit, tokens, budget, interrupts)
+    measure_beside(beside, placement, plan, store, budget, interrupts)
 
 
 def _run_s(
@@ -307,37 +299,3 @@ def _keep_profile(path: Path, placement: Placement, loaded: Mapping[str, Any]) -
     part = path.with_suffix(".part")
     part.write_text(json.dumps({**about_it, **loaded["profile"]}, indent=1) + "\n")
     part.replace(path)
-
-
-def _bench(
-    placement: Placement,
-    store: Store,
-    path: Path,
-    visit: int,
-    tokens: int,
-    budget: Budget,
-    interrupts: Interrupts,
-) -> None:
-    """llama-bench, once a visit."""
-    results = store.results
-    here = results.visits_of(placement.name)[-1]
-    earlier = [one["took_s"] for one in results.benches if one["placement"] == placement.name]
-    expected = here["load_s"] + 4 * tokens * here["token_s"][OFF]
-    # The same rounds in every visit, so that llama-bench is always asked the same.
-    runs = [round_.runs[OFF] for round_ in results.rounds_of(placement.name)[:ROUNDS_OF_DEPTH]]
-    if not runs or not budget.has(max(earlier, default=expected)):
-        return
-    from specfit.models import bundled_model
-
-    found = llama_bench(
-        path,
-        placement.choice.model or bundled_model(),
-        placement,
-        threads=here["threads"],
-        gpu_layers=here["gpu_layers"],
-        n_cpu_moe=here["n_cpu_moe"],
-        tokens=tokens,
-        depth=round(sum(run.report.prompt_tokens for run in runs) / len(runs)),
-        interrupts=interrupts,
-    )
-    store.add({"record": "bench", "placement": placement.name, "visit": visit, **vars(found)})

@@ -13,7 +13,7 @@ from .report_plan import OFF, PLAIN
 from .report_round import SEGMENT_S, SETTLING, TURNS
 from .report_stats import predicted, ratio, runs_of, speed, times
 from .report_store import Record, Results, Round
-from .report_words import against_others, best_of, chains_of, modes_of, verdicts
+from .report_words import SERVED, against_others, best_of, chains_of, modes_of, verdicts
 
 # What the planner is asked to reach: relative errors of predictions.
 LIMITS = {"cycle_ms": 0.05, "one_cycle_ms": 0.12, "committed": 0.03, "union": 0.05}
@@ -126,8 +126,8 @@ def _compared(results: Results, placements: Sequence[str]) -> str:
             others = against_others(of_kind, results.benches, name)
             rows.append([f"`{name}`", kind or "all", *(_named(*other) for other in others)])
     heads = [
-        *("placement", "prompts", "best other mode", "best chain", "`eagle3:60`", "`eagle3:31`"),
-        *("`off`", f"`{PLAIN}`", "llama-bench"),
+        *("placement", "prompts", "best other mode", "best chain", "best of llama-server"),
+        *("`eagle3:60`", "`eagle3:31`", "`off`", f"`{PLAIN}`", "llama-bench"),
     ]
     sentences = [
         sentence for name in placements for sentence in verdicts(name, results.rounds_of(name))
@@ -163,6 +163,8 @@ def _placement(results: Results, name: str) -> str:
                 str(times(of_kind, mode)),
             ]
         speeds.append(row)
+        if mode in SERVED:
+            continue
         means = cycle_means(rounds, mode)
         cycles.append(
             [
@@ -176,6 +178,13 @@ def _placement(results: Results, name: str) -> str:
     if benches:
         speeds_there = ", ".join(f"{one['tokens_per_second']:.4g}" for one in benches)
         beside = [f"llama-bench: {speeds_there} tokens/s (`{benches[-1]['command']}`)."]
+    served = [one for one in results.servers if one["placement"] == name]
+    if served:
+        beside.append(
+            "`llama-server:N` is llama.cpp's llama-server with the same head and "
+            "`--spec-draft-n-max N` (0: without it), each in a process of its own after the "
+            f"rounds, so at another time than they (`{served[-1]['command']}`)."
+        )
     chain = best_of(rounds, chains_of(rounds))
     if chain:
         beside.insert(0, f"Best chain: `{chain}`.")
@@ -192,7 +201,7 @@ def _placement(results: Results, name: str) -> str:
 
 def _predictions(results: Results, placements: Sequence[str]) -> str:
     """How good predictions of drafted cycles were: by mode over all cells, and by placement."""
-    modes = [mode for mode in modes_of(results.rounds) if mode not in (OFF, PLAIN)]
+    modes = [mode for mode in modes_of(results.rounds) if mode not in (OFF, PLAIN, *SERVED)]
     cells = [
         results.rounds_of(name, kind)
         for name in placements

@@ -9,13 +9,13 @@ from .bench_plot import Bars, draw
 from .report_plan import OFF, PLAIN
 from .report_stats import ratio, runs_of
 from .report_store import Results
-from .report_words import modes_of
+from .report_words import SERVED, modes_of
 
 
 def draw_report(results: Results, path: Path) -> None:
     """Raises AppError if the file cannot be written."""
     modes = [mode for mode in modes_of(results.rounds) if mode != OFF]
-    drafting = [mode for mode in modes if mode != PLAIN]
+    drafting = [mode for mode in modes if mode not in (PLAIN, *SERVED)]
     series = {
         mode: Predictions.of_reports(
             cycle for run in runs_of(results.rounds, mode) for cycle in run.cycles

@@ -93,29 +93,36 @@ class PlainLoop:
 
     def report(self, seconds: float) -> Report:
         """seconds: of all tokens after the first."""
-        from specfit.backend import CycleMeans, Report
+        return report_of_times(self._n_prompt, len(self.tokens), seconds, len(self.tokens) - 1)
 
-        cycles = len(self.tokens) - 1
-        ms = seconds / cycles * 1e3 if cycles else 0.0
-        means = CycleMeans(
-            mean_acceptance_length=1.0,
-            rows_per_cycle=1.0,
-            verify_ms=ms,
-            measured_cycle_ms=ms,
-            measured_committed=1.0,
-        )
-        return Report(
-            text="",
-            finish_reason="",
-            prompt_tokens=self._n_prompt,
-            completion_tokens=len(self.tokens),
-            ttft_ms=0.0,
-            seconds=seconds,
-            cycles=cycles,
-            drafted=0,
-            accepted=0,
-            means=means,
-        )
+
+def report_of_times(
+    n_prompt: int, n_tokens: int, seconds: float, cycles: int, drafted: int = 0, accepted: int = 0
+) -> Report:
+    """Of an answer of which nothing else is known. seconds: of all tokens after the first."""
+    from specfit.backend import CycleMeans, Report
+
+    committed = (n_tokens - 1) / cycles if cycles else 1.0
+    ms = seconds / cycles * 1e3 if cycles else 0.0
+    means = CycleMeans(
+        mean_acceptance_length=committed,
+        rows_per_cycle=1.0 + (drafted / cycles if cycles else 0.0),
+        verify_ms=0.0 if drafted else ms,
+        measured_cycle_ms=ms,
+        measured_committed=committed,
+    )
+    return Report(
+        text="",
+        finish_reason="",
+        prompt_tokens=n_prompt,
+        completion_tokens=n_tokens,
+        ttft_ms=0.0,
+        seconds=seconds,
+        cycles=cycles,
+        drafted=drafted,
+        accepted=accepted,
+        means=means,
+    )
 
 
 @dataclass(frozen=True)

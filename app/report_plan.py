@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,21 @@ class Plan:
     placements: tuple[Placement, ...]
     kinds: Mapping[str, Sequence[Asked]]
     modes: tuple[str, ...]
+
+
+# How much longer than expected a round may take.
+MARGIN = 1.2
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When measuring has to end; None: when all is measured. clock: seconds."""
+
+    deadline: float | None
+    clock: Callable[[], float] = time.monotonic
+
+    def has(self, seconds: float) -> bool:
+        return self.deadline is None or self.clock() + seconds * MARGIN <= self.deadline
 
 
 def parse_named(text: str, option: str) -> tuple[str, str]:

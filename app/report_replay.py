@@ -10,8 +10,7 @@ from specfit.backend.trace_file import read_trace
 
 from .bench_replay import MODES, replay_trace
 from .entry import AppError, say
-from .report_measure import Budget
-from .report_plan import digest
+from .report_plan import Budget, digest
 from .report_store import Store
 
 

@@ -1,8 +1,9 @@
 """What specfit-report has measured so far: a folder with lines that are only ever added.
 
 `results.jsonl` has a line a visit (a placement loaded once), a line a run (one prompt under one
-mode), and lines for llama-bench and for replays. A process that dies loses at most the line it was
-writing; a round (all runs of a prompt in a visit) counts once it is whole.
+mode), and lines for llama-bench, for answers of llama-server, which join a round, and for replays.
+A process that dies loses at most the line it was writing; a round (all runs of a prompt in a visit)
+counts once it is whole.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
@@ -49,20 +50,21 @@ class Round:
     placement: str
     kind: str
     prompt: str
-    runs: Mapping[str, Timed]
+    runs: dict[str, Timed]
 
 
 @dataclass
 class Results:
     """All that a folder holds, in the order in which it was measured.
 
-    visits, benches, replays: as they were recorded.
+    visits, benches, replays, servers: as they were recorded.
     """
 
     visits: list[Record] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     benches: list[Record] = field(default_factory=list)
     replays: list[Record] = field(default_factory=list)
+    servers: list[Record] = field(default_factory=list)
 
     def visits_of(self, placement: str) -> list[Record]:
         return [visit for visit in self.visits if visit["placement"] == placement]
@@ -83,6 +85,11 @@ class Results:
             self.benches.append(record)
         elif kind == "replay":
             self.replays.append(record)
+        elif kind == "server":
+            rounds = self.rounds_of(record["placement"], record["kind"])
+            joined = next(one for one in rounds if one.prompt == record["prompt"])
+            joined.runs[record["mode"]] = timed_of(record)
+            self.servers.append(record)
         elif kind == "run":
             key = tuple(str(record[part]) for part in ("placement", "visit", "kind", "prompt"))
             runs = open_rounds.setdefault(key, {})
@@ -153,7 +160,14 @@ class Store:
         for number, line in enumerate(data[:whole].splitlines(), 1):
             try:
                 self.results.add(json.loads(line), self._open_rounds)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                RecursionError,
+                StopIteration,
+            ) as error:
                 raise AppError(f"{self.path}, line {number}, is no result of a report") from error
 
 

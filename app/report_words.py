@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 from .bench_audit import Estimate
 from .report_plan import OFF, PLAIN, SPECFIT
+from .report_server import CHAINS, SERVER, mode_of
 from .report_stats import doubted, ratio, runs_of, speed
 from .report_store import Record, Round
 
 ERRORS = 2.0
+SERVED = [mode_of(chain) for chain in CHAINS]
 
 
 def modes_of(rounds: Sequence[Round]) -> list[str]:
@@ -28,12 +30,22 @@ def modes_of(rounds: Sequence[Round]) -> list[str]:
 def _order(mode: str) -> tuple[int, str, list[int]]:
     """Chains, trees, planners; each family by its numbers."""
     family, *numbers = mode.split(":")
-    rank = {"chain": 0, "eagle3": 1, "count": 2, SPECFIT: 3}.get(family, 4)
+    rank = {"chain": 0, "eagle3": 1, "count": 2, SPECFIT: 3, SERVER: 5}.get(family, 4)
     return rank, family, [int(number) for number in numbers if number.isdigit()]
 
 
 def chains_of(rounds: Sequence[Round]) -> list[str]:
     return [mode for mode in modes_of(rounds) if mode.startswith("chain:")]
+
+
+def served_in(rounds: Sequence[Round]) -> list[str]:
+    return [mode for mode in modes_of(rounds) if mode in SERVED]
+
+
+def others_of(rounds: Sequence[Round]) -> list[str]:
+    """Modes that took turns with specfit."""
+    apart = (SPECFIT, PLAIN, *SERVED)
+    return [mode for mode in modes_of(rounds) if mode not in apart]
 
 
 def best_of(rounds: Sequence[Round], modes: Sequence[str]) -> str | None:
@@ -53,11 +65,10 @@ def _against_off(rounds: Sequence[Round], mode: str) -> float | None:
 def against_others(
     rounds: Sequence[Round], benches: Sequence[Record], placement: str
 ) -> list[tuple[str | None, Estimate | None]]:
-    """specfit over: the best other mode, the best chain (both named), the two trees, off, the bare
-    loop, llama-bench."""
-    others = [mode for mode in modes_of(rounds) if mode not in (SPECFIT, PLAIN)]
+    """specfit over: the best other mode, the best chain, llama-server's best (all named), the two
+    trees, off, the bare loop, llama-bench."""
     found: list[tuple[str | None, Estimate | None]] = []
-    for candidates in (others, chains_of(rounds)):
+    for candidates in (others_of(rounds), chains_of(rounds), served_in(rounds)):
         best = best_of(rounds, candidates)
         found.append((best, None if best is None else ratio(rounds, SPECFIT, best)))
     for mode in ("eagle3:60", "eagle3:31", OFF, PLAIN):
@@ -86,8 +97,7 @@ def verdicts(placement: str, rounds: Sequence[Round]) -> list[str]:
 
     The best one is chosen by the same figures: of modes that are alike, the luckiest.
     """
-    others = [mode for mode in modes_of(rounds) if mode not in (SPECFIT, PLAIN)]
-    best = best_of(rounds, others)
+    best = best_of(rounds, others_of(rounds))
     found = None if best is None else ratio(rounds, SPECFIT, best)
     if best is None or found is None:
         return [f"`{placement}`: `specfit` was not measured."]

@@ -220,7 +220,9 @@ def results_of(rounds: list[Round]) -> Results:
 
 def test_the_page_says_what_was_measured_and_by_how_much_specfit_differs():
     rounds = rounds_of(
-        "chat", **{OFF: [1.0] * 9, PLAIN: [0.9] * 9, "chain:1": [2.0] * 9, SPECFIT: [0.8] * 9}
+        "chat",
+        **{OFF: [1.0] * 9, PLAIN: [0.9] * 9, "chain:1": [2.0] * 9, SPECFIT: [0.8] * 9},
+        **{"llama-server:0": [0.9] * 9, "llama-server:2": [0.7] * 9},
     )
     text = page(results_of(rounds), {}, "routing: as published", None)
     assert "routing: as published" in text
@@ -229,11 +231,12 @@ def test_the_page_says_what_was_measured_and_by_how_much_specfit_differs():
     (compared,) = (line for line in text.splitlines() if line.startswith("| `here` | all"))
     cells = [cell.strip() for cell in compared.split("|")[3:-1]]
     assert cells == [
-        *("`off`: 1.25 ± 0", "`chain:1`: 2.5 ± 0", "–", "–"),
+        *("`off`: 1.25 ± 0", "`chain:1`: 2.5 ± 0", "`llama-server:2`: 0.875 ± 0", "–", "–"),
         *("1.25 ± 0", "1.13 ± 0", "1.39 ± 0.015"),
     ]
     assert "| `specfit` | 12.5 | 1.25 ± 0 | 1.00 | 9 |" in text
-    assert "specfit` wins" in text
+    assert "specfit` wins" in text  # of those that took turns with it
+    assert "| `llama-server:2` | 14.29 | 1.43 ± 0 | 1.00 | 9 |" in text
     assert "Best chain: `chain:1`" in text
 
 
@@ -267,6 +270,23 @@ def test_only_whole_rounds_count_and_a_torn_line_is_dropped(tmp_path):
         ]
     with Store(tmp_path) as store:
         assert [r.prompt for r in store.results.rounds] == ["a", "b"]
+
+
+def test_an_answer_of_llama_server_joins_the_round_of_its_prompt(tmp_path):
+    served = {**record("llama-server:1", "b"), "record": "server", "command": "llama-server"}
+    with Store(tmp_path) as store:
+        for prompt in ("a", "b"):
+            for mode in ("off", "specfit"):
+                store.add(record(mode, prompt))
+        store.add(served)
+    with Store(tmp_path) as store:
+        first, second = store.results.rounds
+        assert list(first.runs) == ["off", "specfit"]
+        assert list(second.runs) == ["off", "specfit", "llama-server:1"]
+        assert len(store.results.servers) == 1
+    store.path.write_text(json.dumps(served) + "\n")
+    with pytest.raises(AppError, match="line 1"):
+        Store(tmp_path)
 
 
 def test_a_folder_is_of_one_process_and_holds_nothing_else(tmp_path):

@@ -302,6 +302,7 @@ def prompts(tmp_path: Path) -> Path:
         ),
         (["--prompts", "a={prompts}", "-n", "1"], "-n"),
         (["--llama-bench", "/nowhere/llama-bench"], "/nowhere/llama-bench"),
+        (["--llama-server", "/nowhere/llama-server"], "/nowhere/llama-server"),
         (["--trace", "/nowhere.jsonl"], "/nowhere.jsonl"),
         (["--about", "/nowhere.txt"], "/nowhere.txt"),
         (["-o", "page.txt"], ".md"),

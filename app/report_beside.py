@@ -1,0 +1,142 @@
+"""What specfit-report runs after a visit's rounds: llama.cpp's own programs, each in a process of
+its own, with the same model placed alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .interrupts import Interrupts
+from .report_plain import llama_bench
+from .report_plan import OFF, Asked, Budget, Placement, Plan
+from .report_server import CHAINS, Server, answers, mode_of
+from .report_store import Round, Store, record_of
+
+# Rounds whose prompts tell behind how many tokens llama-bench is timed.
+ROUNDS_OF_DEPTH = 2
+# Prompts of each kind that llama-server answers, of those that were played.
+SERVED_PROMPTS = 3
+# What loading a model and answering takes a server, in loads and answers of ours.
+SERVER_LOADS, SERVER_ANSWERS = 1.5, 2.0
+CTX_STEP = 256
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Paths of llama.cpp's programs; None: not asked for."""
+
+    bench: Path | None = None
+    server: Path | None = None
+
+
+def measure_beside(
+    beside: Beside,
+    placement: Placement,
+    plan: Plan,
+    store: Store,
+    budget: Budget,
+    interrupts: Interrupts,
+) -> None:
+    """After a visit. Raises AppError if one fails, KeyboardInterrupt on Ctrl-C."""
+    if beside.bench is not None:
+        _bench(beside.bench, placement, store, budget, interrupts)
+    if beside.server is not None:
+        serve(beside.server, placement, plan, store, budget, interrupts)
+
+
+def _bench(
+    path: Path, placement: Placement, store: Store, budget: Budget, interrupts: Interrupts
+) -> None:
+    """llama-bench, once a visit."""
+    results = store.results
+    here = results.visits_of(placement.name)[-1]
+    earlier = [one["took_s"] for one in results.benches if one["placement"] == placement.name]
+    expected = here["load_s"] + 4 * here["tokens"] * here["token_s"][OFF]
+    # The same rounds in every visit, so that llama-bench is always asked the same.
+    runs = [round_.runs[OFF] for round_ in results.rounds_of(placement.name)[:ROUNDS_OF_DEPTH]]
+    if not runs or not budget.has(max(earlier, default=expected)):
+        return
+    found = llama_bench(
+        path,
+        _model_of(placement),
+        placement,
+        threads=here["threads"],
+        gpu_layers=here["gpu_layers"],
+        n_cpu_moe=here["n_cpu_moe"],
+        tokens=here["tokens"],
+        depth=round(sum(run.report.prompt_tokens for run in runs) / len(runs)),
+        interrupts=interrupts,
+    )
+    about = {"record": "bench", "placement": placement.name, "visit": here["visit"]}
+    store.add({**about, **vars(found)})
+
+
+def serve(
+    path: Path,
+    placement: Placement,
+    plan: Plan,
+    store: Store,
+    budget: Budget,
+    interrupts: Interrupts,
+) -> None:
+    """llama-server, once for every length of its chains, as far as time allows, of a placement that
+    was visited. Raises AppError if it fails, KeyboardInterrupt on Ctrl-C."""
+    here = store.results.visits_of(placement.name)[-1]
+    asked_by_key = {one.key: one for asked in plan.kinds.values() for one in asked}
+    for chain in CHAINS:
+        waiting = [
+            round_
+            for kind in plan.kinds
+            for round_ in store.results.rounds_of(placement.name, kind)[:SERVED_PROMPTS]
+            if mode_of(chain) not in round_.runs and round_.prompt in asked_by_key
+        ]
+        usual = sum(round_.runs[OFF].took_s for round_ in waiting)
+        expected = SERVER_LOADS * here["load_s"] + SERVER_ANSWERS * usual
+        if not waiting or not budget.has(expected):
+            continue
+        server = _server(path, placement, here["tokens"], waiting, here)
+        asked: Sequence[Asked] = [asked_by_key[round_.prompt] for round_ in waiting]
+        found = list(answers(server, chain, asked, here["tokens"], interrupts))
+        for one, timed in zip(asked, found, strict=True):
+            store.add(
+                {
+                    **record_of(timed),
+                    "record": "server",
+                    "placement": placement.name,
+                    "kind": one.kind,
+                    "prompt": one.key,
+                    "command": server.command(chain),
+                }
+            )
+
+
+def _server(
+    path: Path, placement: Placement, tokens: int, rounds: Sequence[Round], here: dict[str, int]
+) -> Server:
+    from specfit.backend.heads import converted
+    from specfit.models import bundled_head
+    from specfit.models.gguf_info import read_gguf_info
+
+    model = _model_of(placement)
+    head = placement.choice.model_draft or bundled_head()
+    if head.suffix != ".gguf":
+        head = converted(head, read_gguf_info(model)).path
+    longest = max(round_.runs[OFF].report.prompt_tokens for round_ in rounds)
+    ctx = -(-(longest + tokens + max(CHAINS)) // CTX_STEP) * CTX_STEP
+    return Server(
+        path,
+        model,
+        head,
+        placement,
+        threads=here["threads"],
+        gpu_layers=here["gpu_layers"],
+        n_cpu_moe=here["n_cpu_moe"],
+        ctx=ctx,
+    )
+
+
+def _model_of(placement: Placement) -> Path:
+    from specfit.models import bundled_model
+
+    return placement.choice.model or bundled_model()
