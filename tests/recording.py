@@ -137,6 +137,12 @@ def plain_rows(engine: Engine, prompt: list[int], tokens: list[int]) -> tuple[Lo
     return np.concatenate([r[0] for r in rows]), np.concatenate([r[1] for r in rows])
 
 
+def flips(a: Experts, b: Experts) -> NDArray[np.bool_]:
+    """bool [row]: some expert of some layer differs between two runs."""
+    flipped: NDArray[np.bool_] = (a != b).any(axis=(1, 2))
+    return flipped
+
+
 def replayed_steps(engine: Engine, run: Run) -> list[tuple[Logits, Experts]]:
     """Every committed path again, as a chain in a batch of as many rows as it was verified in."""
     context = engine.context

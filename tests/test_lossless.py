@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recording import Run, exact_engine, plain_rows, record, replayed_steps
+from recording import Run, exact_engine, flips, plain_rows, record, replayed_steps
 
 from specfit.backend import Engine, LoadOptions, Sampling
 from specfit.models import bundled_head
@@ -93,11 +93,6 @@ def test_text_is_equal_where_nothing_can_flip(exact: Engine, mode: str, sampling
 
 # Largest change of a logit by re-batching alone, no expert flipped: see LOG.md.
 NOISE = 0.1
-
-
-def flips(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """bool [row]: some expert of some layer differs between two runs [row, layer, k]."""
-    return (a != b).any(axis=(1, 2))
 
 
 def unexplained(
