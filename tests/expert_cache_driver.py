@@ -60,7 +60,8 @@ def main() -> None:
         lines.prefix()
         return lines
 
-    cache = ExpertCache(options.device, info.n_layers, info.n_experts, info.n_experts_used)
+    shape = info.n_layers, info.n_experts, info.n_experts_used
+    cache = ExpertCache(options.device, *shape, shared=options.shared)
     cached = load(cache.override(), extra=False)
     cached.rows(31, 0)  # so that llama.cpp's buffers are as large as they get
     began = time.perf_counter()
@@ -82,6 +83,7 @@ def main() -> None:
         "layers_on_cpu": on_cpu,
         "pinned": options.read,
         "repacked": repacked,
+        "shared": options.shared,
         "setup_s": round(time.perf_counter() - began, 1),
         "trouble": cache.trouble(),
         "rows": {n: measure(cached, cache, others, n, options) for n in options.rows},
@@ -191,6 +193,7 @@ def parse() -> Any:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--read", action="store_true", help="no mmap: weights in pinned memory")
     parser.add_argument("--repack", action="store_true", help="misses from repacked weights")
+    parser.add_argument("--shared", action="store_true", help="hits on the scheduler's stream")
     parser.add_argument("--all-gpu", action="store_true", help="also all weights on the GPU")
     parser.add_argument("--no-layers", action="store_true", help="without the --n-cpu-moe baseline")
     return parser.parse_args()

@@ -53,7 +53,8 @@ def standin() -> ctypes.CDLL:
 class Case:
     """share: of each layer's experts that are resident. slots: room beside those. gpu_layers: on
     the stand-in. mapped: weights stay in the file. repack: misses, and stock, in the CPU's own
-    layout. lookup: the device can look slots up."""
+    layout. lookup: the device can look slots up.
+    shared: hits are computed on the scheduler's stream."""
 
     model: Path
     share: float = 0.0
@@ -64,6 +65,7 @@ class Case:
     events: bool = True
     lookup: bool = True
     end_sync: bool = True
+    shared: bool = False
     max_rows: int = 31
     delay_us: int = 0
     free_bytes: int = 1 << 40
@@ -171,6 +173,7 @@ class Running(Lines):
                 case.max_rows,
                 events=case.events,
                 end_sync=case.end_sync,
+                shared=case.shared,
             )
             override = self.cache.override()
         super().__init__(case.model, params, override, callback=case.callback)

@@ -58,6 +58,9 @@ def test_expert_cache_gives_the_logits_of_llama_cpp_at_any_residency(
         {"events": False},
         {"lookup": False},
         {"max_rows": 4},
+        {"shared": True},
+        {"shared": True, "events": False},
+        {"shared": True, "lookup": False},
     ],
     ids=str,
 )
@@ -89,9 +92,10 @@ def test_expert_cache_keeps_its_device_graphs(ask: Ask) -> None:
     assert ask(cases.steady, case(share=0.5))["built"][1:] == [0, 0]
 
 
-def test_expert_cache_changes_between_decodes_while_uploads_run(ask: Ask) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_expert_cache_changes_between_decodes_while_uploads_run(ask: Ask, shared: bool) -> None:
     steps = 12
-    found = ask(cases.changing, case(share=0.25, delay_us=100), steps)
+    found = ask(cases.changing, case(share=0.25, delay_us=100, shared=shared), steps)
     assert found["right"]
     assert found["refused"] == steps * LAYERS  # what is coming already
     assert found["uploads"] == (32 + steps) * LAYERS
@@ -143,19 +147,25 @@ def test_expert_cache_refuses_a_device_that_is_not_there(ask: Ask) -> None:
     assert said == "the expert cache is off: llama.cpp has no device CUDA7"
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("lookup", [True, False])
-def test_expert_cache_withstands_a_slow_device(ask: Ask, lookup: bool) -> None:
-    found = ask(cases.stress, case(share=0.5, delay_us=200, lookup=lookup), 6)
+def test_expert_cache_withstands_a_slow_device(ask: Ask, lookup: bool, shared: bool) -> None:
+    found = ask(cases.stress, case(share=0.5, delay_us=200, lookup=lookup, shared=shared), 6)
     assert found["equal"] == found["of"]
 
 
-def test_expert_cache_stress_catches_a_wait_that_is_missing(ask: Ask) -> None:
-    found = ask(cases.stress, case(share=0.5, delay_us=200, lookup=False, end_sync=False), 6)
-    assert found["equal"] < found["of"]
+@pytest.mark.parametrize("shared", [False, True])
+def test_expert_cache_needs_its_last_wait_but_on_the_schedulers_stream(
+    ask: Ask, shared: bool
+) -> None:
+    waitless = case(share=0.5, delay_us=200, lookup=False, end_sync=False, shared=shared)
+    found = ask(cases.stress, waitless, 6)
+    assert (found["equal"] == found["of"]) == shared
 
 
-def test_expert_cache_serves_the_next_model_and_the_next_context(ask: Ask) -> None:
-    assert all(ask(cases.again, case())["equal"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_expert_cache_serves_the_next_model_and_the_next_context(ask: Ask, shared: bool) -> None:
+    assert all(ask(cases.again, case(shared=shared))["equal"])
 
 
 def test_expert_cache_serves_one_model_at_a_time(ask: Ask) -> None:

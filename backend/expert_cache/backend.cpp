@@ -15,6 +15,8 @@ namespace {
 
 ggml_backend_device device, weights_device; // the second is not registered, see below
 ggml_backend_reg registry;
+std::map<ggml_backend_dev_t, ggml_backend_t (*)(ggml_backend_dev_t, const char *)> own_init;
+ggml_backend_t latest = nullptr; // that was made of the device, if no backend of ours was since
 // The device's kind of buffers under an address of its own. As the very same type pass 3 of
 // ggml_backend_sched_split_graph would move our nodes to the device ("upgrade"); as a type that
 // the device does not know, everything would be copied at each split.
@@ -66,17 +68,19 @@ bool find_block(ggml_cgraph * graph, int i, block & b) {
            ggml_are_same_shape(b.gate->src[0], b.up->src[0]);
 }
 
-ggml_status compute_on_device(ggml_tensor * t) {
+ggml_status compute_on_device(ggml_backend_t on, ggml_tensor * t) {
     ggml_context_ptr ctx(ggml_init({ggml_graph_overhead_custom(4, false) + 1024, nullptr, true}));
     ggml_cgraph * graph = ggml_new_graph_custom(ctx.get(), 4, false);
     ggml_graph_add_node(graph, t);
-    const ggml_status status = ggml_backend_graph_compute_async(the().compute, graph);
-    ggml_backend_synchronize(the().compute);
+    const ggml_status status = ggml_backend_graph_compute_async(on, graph);
+    ggml_backend_synchronize(on);
     return status;
 }
 
-ggml_status graph_compute(ggml_backend_t, ggml_cgraph * graph) {
+ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * graph) {
     std::lock_guard<std::mutex> held(the().lock);
+    ggml_backend_t scheduler = (ggml_backend_t) backend->context;
+    ggml_backend_t on = the().options.shared && scheduler ? scheduler : the().compute;
     block done = {};
     for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
         ggml_tensor * t = ggml_graph_node(graph, i);
@@ -87,12 +91,12 @@ ggml_status graph_compute(ggml_backend_t, ggml_cgraph * graph) {
         block b;
         ggml_status status;
         if (t->op == GGML_OP_MUL_MAT_ID && find_block(graph, i, b)) {
-            status = compute_block(b);
+            status = compute_block(on, b);
             done = b;
         } else if (t->op == GGML_OP_MUL_MAT_ID) {
-            status = compute_product(t);
+            status = compute_product(on, t);
         } else {
-            status = compute_on_device(t);
+            status = compute_on_device(on, t);
         }
         if (status != GGML_STATUS_SUCCESS) {
             return status;
@@ -104,12 +108,16 @@ ggml_status graph_compute(ggml_backend_t, ggml_cgraph * graph) {
 const char * backend_name(ggml_backend_t) { return "ExpertCache"; }
 void backend_free(ggml_backend_t backend) {
     std::lock_guard<std::mutex> held(the().lock);
+    if (the().unfinished == backend->context) {
+        the().unfinished = nullptr; // the context frees its backends in order, ours behind the device's
+    }
     for (auto & [number, l] : the().layers) {
         l->graphs.clear(); // they point into the buffers of the context that goes
     }
     delete backend;
 }
-void backend_synchronize(ggml_backend_t) {} // nothing is left to do when graph_compute returns
+// Nothing is left to do when graph_compute returns, or it is left to the scheduler's own stream.
+void backend_synchronize(ggml_backend_t) {}
 
 ggml_backend_t init_backend(ggml_backend_dev_t, const char *) {
     static ggml_guid guid = {'s', 'p', 'e', 'c', 'f', 'i', 't', '-', 'e', 'x', 'p', 'e', 'r', 't', 's', 1};
@@ -118,7 +126,21 @@ ggml_backend_t init_backend(ggml_backend_dev_t, const char *) {
     calls.free = backend_free;
     calls.synchronize = backend_synchronize;
     calls.graph_compute = graph_compute;
-    return new ggml_backend{&guid, calls, &device, nullptr};
+    std::lock_guard<std::mutex> held(the().lock);
+    ggml_backend_t scheduler = latest;
+    latest = nullptr;
+    return new ggml_backend{&guid, calls, &device, scheduler};
+}
+
+// Stands before the device's own: llama_context makes a backend of each of its devices, and ours
+// right behind the GPU's, so the latest one is of the same scheduler. (A context that makes none
+// has none of our blocks either.)
+ggml_backend_t init_noted(ggml_backend_dev_t dev, const char * params) {
+    ggml_backend_t made = own_init.at(dev)(dev, params);
+    if (dev == the().device) {
+        latest = made;
+    }
+    return made;
 }
 
 // ---- the device
@@ -207,6 +229,11 @@ ggml_backend_dev_t weight_device() { return &weights_device; }
 void use_device(ggml_backend_dev_t on) {
     twin = *ggml_backend_dev_buffer_type(on);
     twin.iface.alloc_buffer = alloc_in_original;
+    if (!own_init.count(on)) {
+        own_init[on] = on->iface.init_backend;
+        on->iface.init_backend = init_noted;
+    }
+    latest = nullptr;
 }
 
 void register_backend() {

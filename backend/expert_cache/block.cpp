@@ -3,7 +3,9 @@
 // The scheduler has waited for its own stream before it calls us: our splits have no inputs to be
 // copied (backend.cpp), and then ggml_backend_sched_compute_splits synchronizes with the backend
 // before. Behind us it does not always wait, for example not if the next split brings an input of
-// its own; so what is computed here is complete on return.
+// its own; so what is computed on a stream of ours is complete on return. On the scheduler's own
+// stream what comes next is behind it anyway, and the device need not idle until the host has
+// noticed the end and sent the next split.
 #include "cache.h"
 
 #include <algorithm>
@@ -15,19 +17,22 @@ namespace {
 
 size_t span(const ggml_tensor * t) { return t->nb[1] * (t->ne[1] - 1) + t->ne[0] * sizeof(int32_t); }
 
-void finish() {
-    if (the().options.end_sync) {
-        ggml_backend_synchronize(the().compute);
+void finish(ggml_backend_t on) {
+    cache & c = the();
+    if (on != c.compute) {
+        c.unfinished = on;
+    } else if (c.options.end_sync) {
+        ggml_backend_synchronize(on);
     }
 }
 
 // Rows of the output that lie together go in one copy.
-void put(ggml_tensor * out, const char * from, const std::vector<int> & pairs) {
+void put(ggml_backend_t on, ggml_tensor * out, const char * from, const std::vector<int> & pairs) {
     const size_t row = out->nb[1];
     for (size_t i = 0, end; i < pairs.size(); i = end) {
         for (end = i + 1; end < pairs.size() && pairs[end] == pairs[end - 1] + 1; end++) {
         }
-        ggml_backend_tensor_set_async(the().compute, out, from + i * row, pairs[i] * row, (end - i) * row);
+        ggml_backend_tensor_set_async(on, out, from + i * row, pairs[i] * row, (end - i) * row);
     }
 }
 
@@ -51,7 +56,7 @@ void spread_misses(int32_t * slots, int n_used, int rows, int32_t missing) {
 
 } // namespace
 
-ggml_status compute_block(const block & b) {
+ggml_status compute_block(ggml_backend_t on, const block & b) {
     cache & c = the();
     const int64_t began = now_ns();
     const ggml_tensor * x = b.x(), * ids = b.ids();
@@ -64,6 +69,9 @@ ggml_status compute_block(const block & b) {
     if (!l) {
         shapes.host[UP] = b.up->src[0];
         shapes.n_experts = (int) b.up->src[0]->ne[2];
+    }
+    if (c.unfinished != on) {
+        finish_blocks(); // they use the same memory
     }
     if (!grow_host(host_bytes(l ? *l : shapes, n_used, rows))) {
         trouble("the expert cache has no host memory to compute in");
@@ -82,19 +90,19 @@ ggml_status compute_block(const block & b) {
     // The device begins with what is known to it, before the host knows which experts are meant.
     const bool enough = l && l->n_resident && (rows <= FEW_ROWS || l->n_slots + 1 >= n_used);
     kept_graph * graph = enough ? device_graph(*l, b) : nullptr;
-    ggml_backend_tensor_get_async(c.compute, ids, host_ids, 0, span(ids));
-    ggml_backend_tensor_get_async(c.compute, x, host_x, 0, x_row * rows);
+    ggml_backend_tensor_get_async(on, ids, host_ids, 0, span(ids));
+    ggml_backend_tensor_get_async(on, x, host_x, 0, x_row * rows);
     if (graph && l->table_stale) {
-        ggml_backend_tensor_set_async(c.compute, l->slot_table, l->slot_of.data(), 0, l->n_experts * sizeof(int32_t));
+        ggml_backend_tensor_set_async(on, l->slot_table, l->slot_of.data(), 0, l->n_experts * sizeof(int32_t));
         l->table_stale = false;
     }
     const bool ahead = graph && !graph->slot_ids && c.fetched;
     if (ahead) {
-        ggml_backend_event_record(c.fetched, c.compute);
-        ggml_backend_graph_compute_async(c.compute, graph->graph);
+        ggml_backend_event_record(c.fetched, on);
+        ggml_backend_graph_compute_async(on, graph->graph);
         ggml_backend_event_synchronize(c.fetched);
     } else {
-        ggml_backend_synchronize(c.compute);
+        ggml_backend_synchronize(on);
     }
     const int64_t fetched = now_ns();
 
@@ -103,7 +111,7 @@ ggml_status compute_block(const block & b) {
     for (int pair = 0; pair < pairs; pair++) {
         const int32_t expert = ((const int32_t *) (host_ids + pair / n_used * ids->nb[1]))[pair % n_used];
         if (expert < 0 || expert >= b.up->src[0]->ne[2]) {
-            ggml_backend_synchronize(c.compute);
+            ggml_backend_synchronize(on);
             return GGML_STATUS_FAILED;
         }
         const bool hit = graph && l->resident(expert);
@@ -119,9 +127,9 @@ ggml_status compute_block(const block & b) {
     if (graph && !ahead && (int) missed.size() < pairs) {
         if (graph->slot_ids) {
             spread_misses(slots, n_used, rows, l->n_slots);
-            ggml_backend_tensor_set_async(c.compute, graph->slot_ids, slots, 0, pairs * sizeof(int32_t));
+            ggml_backend_tensor_set_async(on, graph->slot_ids, slots, 0, pairs * sizeof(int32_t));
         }
-        ggml_backend_graph_compute_async(c.compute, graph->graph);
+        ggml_backend_graph_compute_async(on, graph->graph);
     }
 
     if (!missed.empty()) {
@@ -140,13 +148,13 @@ ggml_status compute_block(const block & b) {
         const char * out = nullptr;
         const ggml_status status = compute_on_cpu(l, b, used, n, input, missed_ids, memory, out);
         if (status != GGML_STATUS_SUCCESS) {
-            ggml_backend_synchronize(c.compute);
+            ggml_backend_synchronize(on);
             return status;
         }
-        put(b.down, out, missed); // behind the device's graph, which wrote zeros there
+        put(on, b.down, out, missed); // behind the device's graph, which wrote zeros there
     }
     const int64_t computed = now_ns();
-    finish();
+    finish(on);
     const int64_t ended = now_ns();
     c.totals.blocks++;
     c.totals.fetch_ns += fetched - began;
@@ -156,9 +164,10 @@ ggml_status compute_block(const block & b) {
     return GGML_STATUS_SUCCESS;
 }
 
-ggml_status compute_product(ggml_tensor * t) {
+ggml_status compute_product(ggml_backend_t on, ggml_tensor * t) {
     cache & c = the();
     ggml_tensor * x = t->src[1], * ids = t->src[2];
+    finish_blocks(); // they use the same memory
     const size_t x_bytes = ggml_nbytes(x), ids_bytes = ggml_nbytes(ids), out_bytes = ggml_nbytes(t);
     if (!grow_host(aligned(x_bytes) + aligned(ids_bytes) + aligned(out_bytes))) {
         trouble("the expert cache has no host memory to compute in");
@@ -175,16 +184,16 @@ ggml_status compute_product(ggml_tensor * t) {
     ggml_backend_tensor_alloc(c.on_host.buffer.get(), own[0], memory);
     ggml_backend_tensor_alloc(c.on_host.buffer.get(), own[1], memory + aligned(x_bytes));
     ggml_backend_tensor_alloc(c.on_host.buffer.get(), out, memory + aligned(x_bytes) + aligned(ids_bytes));
-    ggml_backend_tensor_get_async(c.compute, x, own[0]->data, 0, x_bytes);
-    ggml_backend_tensor_get_async(c.compute, ids, own[1]->data, 0, ids_bytes);
-    ggml_backend_synchronize(c.compute);
+    ggml_backend_tensor_get_async(on, x, own[0]->data, 0, x_bytes);
+    ggml_backend_tensor_get_async(on, ids, own[1]->data, 0, ids_bytes);
+    ggml_backend_synchronize(on);
     ggml_cgraph * graph = ggml_new_graph_custom(ctx.get(), 8, false);
     ggml_build_forward_expand(graph, out);
     const ggml_status status = ggml_backend_graph_compute(c.cpu, graph);
     if (status == GGML_STATUS_SUCCESS) {
-        ggml_backend_tensor_set_async(c.compute, t, out->data, 0, out_bytes);
+        ggml_backend_tensor_set_async(on, t, out->data, 0, out_bytes);
     }
-    ggml_backend_synchronize(c.compute); // `memory` is used again
+    ggml_backend_synchronize(on); // `memory` is used again
     c.totals.unmatched++;
     return status;
 }

@@ -78,8 +78,7 @@ struct upload {
     bool done = false;
 };
 
-// One memory for all layers and contexts: blocks are computed one after another, and each is
-// complete when it returns.
+// One memory for all layers and contexts: blocks are computed one after another.
 struct scratch {
     ggml_backend_buffer_ptr buffer;
     char * at(size_t offset) const { return (char *) ggml_backend_buffer_get_base(buffer.get()) + offset; }
@@ -96,6 +95,7 @@ struct cache {
     // Streams of our own beside the scheduler's: one computes hits, one uploads.
     ggml_backend_t compute = nullptr, uploading = nullptr, cpu = nullptr;
     ggml_backend_event_t fetched = nullptr; // null: the device has no events
+    ggml_backend_t unfinished = nullptr;    // a scheduler's stream on which blocks may still be computed
     scratch on_device, on_host;             // on_host is pinned where the device has a type for that
     std::map<int, std::unique_ptr<layer>> layers;
     std::vector<upload *> pending; // begun since the last commit
@@ -103,6 +103,7 @@ struct cache {
 };
 cache & the();
 bool grow_host(size_t); // `on_host`; false: no memory
+void finish_blocks();   // until no stream computes any
 
 void add_weight(const ggml_tensor *, bool pinned); // ffn_(gate|up|down)_exps; others are let be
 void drop_weights(ggml_backend_buffer_t);
@@ -140,10 +141,10 @@ bool try_device_graph(layer &, int n_used, int rows, size_t & bytes); // false: 
 ggml_status compute_on_cpu(const layer *, const block &, int used, int rows, const char * x, const int32_t * ids,
                            char * memory, const char *& out);
 
-// ---- block.cpp
+// ---- block.cpp. on: the stream; the scheduler's own, or ours, on which they wait for the end
 
-ggml_status compute_block(const block &);
-ggml_status compute_product(ggml_tensor *); // one MUL_MAT_ID of no block
+ggml_status compute_block(ggml_backend_t on, const block &);
+ggml_status compute_product(ggml_backend_t on, ggml_tensor *); // one MUL_MAT_ID of no block
 
 // ---- weights.cpp, backend.cpp
 

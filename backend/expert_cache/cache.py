@@ -27,6 +27,8 @@ NATIVE = native.Native(
 )
 # From 32 rows on llama.cpp has the GPU compute on weights that it copies there (op offload).
 MAX_ROWS = 31
+# Whether hits are computed on llama.cpp's own stream. Not tried on a GPU yet.
+SHARED_STREAM = False
 EXPERTS = rb"\.ffn_(up|gate|down)_exps\.weight$"
 
 
@@ -42,6 +44,7 @@ class _Options(ctypes.Structure):
         ("max_rows", ctypes.c_int32),
         ("events", ctypes.c_int32),
         ("end_sync", ctypes.c_int32),
+        ("shared", ctypes.c_int32),
     )
 
 
@@ -104,10 +107,12 @@ class ExpertCache:
         ggml_version: str | None = None,
         events: bool = True,
         end_sync: bool = True,
+        shared: bool | None = None,
     ) -> None:
         """device: as llama.cpp names it ("CUDA0"). The last three are for tests: the version that
         ggml should have, whether the GPU's events are used, and whether a block waits for the GPU
-        before its results are read (without that they are wrong now and then)."""
+        before its results are read (without that they are wrong now and then). shared: hits are
+        computed on llama.cpp's own stream, for which all layers have to be on the GPU."""
         library.start()
         self.shape = n_layers, n_experts
         self._native = _functions()
@@ -120,6 +125,7 @@ class ExpertCache:
             max_rows,
             events,
             end_sync,
+            SHARED_STREAM if shared is None else shared,
         )
         if not self._native.xc_open(ctypes.byref(options)):
             raise SpecfitError(self.trouble() or "the expert cache is off")

@@ -10,10 +10,12 @@
 // ggml_version: what the headers of this build belong to; null: what ggml_backend_abi.h was written
 // for. max_rows: batches of more rows take llama.cpp's ordinary path. n_used: experts a token uses.
 // events: 0 does without the device's events. end_sync: 0 leaves out the wait that keeps results
-// from being read early, which only the test of that wait wants.
+// from being read early, which only the test of that wait wants. shared: 1 computes hits on the
+// scheduler's own stream, in whose order no wait is needed; only if all that reads the results of
+// experts is on the device.
 struct xc_options {
     const char * device, * ggml_version;
-    int32_t n_layers, n_experts, n_used, max_rows, events, end_sync;
+    int32_t n_layers, n_experts, n_used, max_rows, events, end_sync, shared;
 };
 
 struct xc_totals {
@@ -24,7 +26,7 @@ struct xc_totals {
     int64_t graphs_built;  // device graphs; none in a steady state
     int64_t fetch_ns;      // of the blocks: until router and activations were on the host
     int64_t cpu_ns;        //   computing misses
-    int64_t wait_ns;       //   waiting for the device at the end
+    int64_t wait_ns;       //   waiting for the device at the end, if that is done
     int64_t block_ns;      //   altogether
 };
 

@@ -22,7 +22,18 @@ bool scratch::grow(ggml_backend_buffer_type_t type, size_t size) {
     return size <= this->size();
 }
 
+void finish_blocks() {
+    cache & c = the();
+    if (c.unfinished) {
+        ggml_backend_synchronize(c.unfinished);
+        c.unfinished = nullptr;
+    }
+}
+
 bool grow_host(size_t size) {
+    if (size > the().on_host.size()) {
+        finish_blocks();
+    }
     ggml_backend_buffer_type_t type = ggml_backend_dev_host_buffer_type(the().device);
     return the().on_host.grow(type ? type : ggml_backend_cpu_buffer_type(), size);
 }
@@ -140,6 +151,7 @@ void allocate(int32_t * slots) {
     finish_uploads();
     std::for_each(c.pending.begin(), c.pending.end(), [](upload * u) { delete u; });
     c.pending.clear();
+    finish_blocks();
     ggml_backend_synchronize(c.compute);
     for (auto & [number, l] : c.layers) {
         release(*l);
@@ -180,6 +192,7 @@ void allocate(int32_t * slots) {
 }
 
 bool swap(layer & l, int32_t incoming, int32_t outgoing) {
+    finish_blocks();
     const auto slot_with = [&](int32_t what) {
         return (int32_t) (std::find(l.expert_in.begin(), l.expert_in.end(), what) - l.expert_in.begin());
     };
@@ -211,6 +224,7 @@ bool swap(layer & l, int32_t incoming, int32_t outgoing) {
 bool commit() {
     cache & c = the();
     finish_uploads();
+    finish_blocks();
     int failed = 0;
     for (upload * u : c.pending) {
         layer & l = *u->to;
