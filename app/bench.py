@@ -38,7 +38,7 @@ _LOADING = {
 _RESULTS = {"modes", "json_path", "plot_path"}
 # The parameters of each job, by the option that asks for it.
 _PARAMETERS = {
-    "--replay": {"replay_path", "ablate", "residency", "cost_profile", *_RESULTS},
+    "--replay": {"replay_path", "ablate", "residency", "cost_profile", "drafter", *_RESULTS},
     "--trace": {"trace_path", *_LOADING},
     "--fit": {"fit_path", "model", "model_draft", "hf_repo", "hf_repo_draft"},
     "--prompts": {"repeat", "audit", *_LOADING, *_RESULTS},
@@ -54,8 +54,9 @@ _OPTIONS = [
                  help="Instead of comparing modes, record all that any plan could meet there, for "
                  "--replay (slow); an existing file is replaced. OUT.gz is compressed."),
     click.option("--replay", "replay_path", type=_FILE, metavar="FILE",
-                 help="Instead of running a model, take all modes through such a recording, under "
-                 "every shipped cost profile, or the one of --cost-profile."),
+                 help="Instead of running a model, take all modes through such a recording, by the "
+                 "drafters of --drafter, under every shipped cost profile, or the one of "
+                 "--cost-profile."),
     click.option("--fit", "fit_path", type=_FILE, metavar="FILE",
                  help="Instead of running a model, learn from such a recording what the planner "
                  "should expect of this pair of models (-m, -md), and say how well experts are "
@@ -118,7 +119,7 @@ def bench(
     refuse_overwriting([path for path in inputs if path], [trace_path, json_path, plot_path])
     outputs = Outputs(json_path, plot_path)
     if replay_path is not None:
-        replay(replay_path, modes, choice.cost_profile, residency, outputs, ablate=ablate)
+        replay(replay_path, modes, choice, residency, outputs, ablate=ablate)
     elif fit_path is not None:
         fit(fit_path, choice)
     elif source is None:

@@ -42,7 +42,7 @@ class Predictions:
     @classmethod
     def of_replayed(cls, cycles: Iterable[ReplayedCycle], n_layers: int) -> Predictions:
         """n_layers: those whose experts are counted; 0 for a dense model."""
-        drafted = [c for c in cycles if c.levels]
+        drafted = [c for c in cycles if c.drafted]
         return cls(
             _pairs((c.predicted_ms, c.ms) for c in drafted),
             _pairs((c.predicted_committed, c.committed) for c in drafted),

@@ -150,13 +150,16 @@ def trace(
 def replay(
     path: Path,
     modes: str | None,
-    profile: str | None,
+    choice: ModelChoice,
     residency: str | None,
     outputs: Outputs,
     *,
     ablate: bool,
 ) -> None:
-    """Takes modes through a recording. Imports no model code: that takes seconds."""
+    """Takes modes through a recording, of `choice` by its drafters and under its cost profile.
+
+    Imports no model code: that takes seconds.
+    """
     # Workers take a core each; numpy reads this when it is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -165,12 +168,15 @@ def replay(
     from .bench_replay_table import ablation_table, replay_table
     from .bench_residency import hits_table, parse_shares
 
-    if residency is not None and profile is not None:
+    if residency is not None and choice.cost_profile is not None:
         raise AppError("--residency has its own costs; leave --cost-profile out")
     shares = () if residency is None else parse_shares(residency)
-    names = parse_replay_modes(None if modes is None else mode_names(modes))
+    drafters = choice.drafters
+    names = parse_replay_modes(None if modes is None else mode_names(modes), drafters)
     outputs.check()
-    found = replay_trace(path, names, profile, ablate=ablate, shares=shares)
+    found = replay_trace(
+        path, names, choice.cost_profile, ablate=ablate, shares=shares, drafters=drafters
+    )
     console = _console()
     title = title_of(path, found)
     console.print(title, markup=False, highlight=False, soft_wrap=True)

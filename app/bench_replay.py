@@ -18,6 +18,7 @@ from specfit.backend.trace_file import read_trace
 from specfit.planner import CycleCost, Spec
 from specfit.planner.lab import MAX_ROWS, ORACLE, PARTS, STATIC, Lab
 from specfit.planner.replay import Cache
+from specfit.planner.tree import DRAFTERS, HEAD
 
 from .bench_audit import Predictions
 from .bench_jobs import mode_and_lines
@@ -30,6 +31,8 @@ MODES = (
     *("off", "chain:1", "chain:2", "chain:3", "chain:4", "eagle3:31", "eagle3:60"),
     *("count", "specfit", "specfit:ratio", ORACLE, STATIC),
 )
+# What lookups alone cannot have.
+OF_THE_HEAD = (ORACLE, STATIC)
 SPECFIT = "specfit"
 
 
@@ -42,21 +45,30 @@ class Job:
     without: str = ""
 
 
-def parse_replay_modes(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The modes of these names, by default all; raises AppError for one that is unknown."""
+def parse_replay_modes(names: Sequence[str] | None, drafters: Sequence[str]) -> tuple[str, ...]:
+    """The modes of these names, by default all that these drafters allow; raises AppError for one
+    that is unknown, or that they do not allow."""
+    has_head = DRAFTERS[HEAD] in drafters
     for name in names or ():
         mode, lines = mode_and_lines(name)
         try:
-            if mode not in (ORACLE, STATIC):
+            if mode not in OF_THE_HEAD:
                 Spec.parse(mode)
         except ValueError as error:
             raise AppError(f"{error}; a replay also has {ORACLE} and {STATIC}") from error
-        if not 1 <= lines <= MAX_ROWS // 2 or (lines > 1 and mode in (ORACLE, STATIC)):
+        if not 1 <= lines <= MAX_ROWS // 2 or (lines > 1 and mode in OF_THE_HEAD):
             raise AppError(
                 f"{name!r}: write MODE@N for N texts at a time, N from 1 to {MAX_ROWS // 2}; "
                 f"{ORACLE} and {STATIC} know one"
             )
-    return MODES if names is None else tuple(names)
+        if mode in OF_THE_HEAD and not has_head:
+            raise AppError(
+                f"{mode} is made of what the head drafts; --drafter {','.join(drafters)} leaves "
+                "that out"
+            )
+    if names is None:
+        return tuple(mode for mode in MODES if has_head or mode not in OF_THE_HEAD)
+    return tuple(names)
 
 
 def title_of(path: Path, found: TraceReplay) -> str:
@@ -64,7 +76,8 @@ def title_of(path: Path, found: TraceReplay) -> str:
     names = ", ".join(profile.profile for profile in found.profiles)
     return (
         f"{path}: {found.steps} tokens of {found.texts} answers | "
-        f"{found.about.get('model', 'a model not named')} | costs of {names}"
+        f"{found.about.get('model', 'a model not named')} | drafts by "
+        f"{' and '.join(found.drafters)} | costs of {names}"
     )
 
 
@@ -83,9 +96,12 @@ def replay_trace(
     *,
     ablate: bool,
     shares: Sequence[float] = (),
+    drafters: tuple[str, ...] = DRAFTERS,
 ) -> TraceReplay:
     """Every mode under every profile (or the one named), on all cores; or, if `shares` are given,
     on a machine whose cache holds each of these shares of all experts.
+
+    drafters: to draft by; a trace has all of them.
 
     Raises SpecfitError or AppError for a file that is no trace or no profile, or has no experts.
     """
@@ -113,11 +129,12 @@ def replay_trace(
     if ablate:
         jobs += [Job(name, SPECFIT, part) for name in names for part in PARTS]
         jobs += [Job(name, SPECFIT) for name in names if SPECFIT not in modes]
-    found = _all_done(lab, machines, jobs)
+    found = _all_done(Setting(lab, machines, drafters), jobs)
     return TraceReplay(
         about=trace.about,
         texts=len(trace.texts),
         steps=steps,
+        drafters=drafters,
         baseline=modes[baseline_index(modes)],
         profiles=tuple(_of_profile(name, modes, found, ablate=ablate) for name in names),
         hits=tuple(hits),
@@ -146,13 +163,20 @@ def _of_profile(
     )
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What all jobs have in common. machines: by name."""
+
+    lab: Lab
+    machines: dict[str, Machine]
+    drafters: tuple[str, ...]
+
+
 # Set in every worker once, instead of being sent along with every job.
-_shared: tuple[Lab, dict[str, Machine]] | None = None
+_shared: Setting | None = None
 
 
-def _all_done(
-    lab: Lab, machines: dict[str, Machine], jobs: Sequence[Job]
-) -> dict[Job, tuple[Replayed, Predictions]]:
+def _all_done(setting: Setting, jobs: Sequence[Job]) -> dict[Job, tuple[Replayed, Predictions]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -165,7 +189,7 @@ def _all_done(
     shown = sys.stderr.isatty()
     found = {}
     with (
-        kind.Pool(n, _begin_worker, (lab, machines)) as pool,
+        kind.Pool(n, _begin_worker, (setting,)) as pool,
         Progress(*columns, console=Console(stderr=True), disable=not shown) as bar,
     ):
         for job, result in bar.track(pool.imap_unordered(_done, ordered), total=len(ordered)):
@@ -173,27 +197,27 @@ def _all_done(
     return found
 
 
-def _begin_worker(lab: Lab, machines: dict[str, Machine]) -> None:
+def _begin_worker(setting: Setting) -> None:
     global _shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    _shared = lab, machines
+    _shared = setting
 
 
 def _done(job: Job) -> tuple[Job, tuple[Replayed, Predictions]]:
     assert _shared is not None
-    lab, machines = _shared
-    cost, cache = machines[job.profile].cost, machines[job.profile].cache
+    lab, drafters, machine = _shared.lab, _shared.drafters, _shared.machines[job.profile]
+    cost, cache = machine.cost, machine.cache
     # The best shape for what lies in the cache when the text begins.
     resident = None if cache is None else cache.begun.sets
     static = job.mode == STATIC
     shape = lab.static_shape(replace(cost, resident=resident)) if static else None
     if job.without:
-        cycles = lab.take_without(job.without, cost, cache)
+        cycles = lab.take_without(job.without, cost, cache, drafters)
     elif shape is not None:
         cycles = lab.take_fixed(shape, cost, cache)
     else:
         mode, lines = mode_and_lines(job.mode)
-        cycles = lab.take(mode, cost, lines=lines, cache=cache)
+        cycles = lab.take(mode, cost, lines=lines, cache=cache, drafters=drafters)
     result = summarise_replay(job.without or job.mode, cycles, len(lab.layer_weights))
     predictions = Predictions.of_replayed(cycles, len(lab.layer_weights))
     return job, (replace(result, shape=shape), predictions)

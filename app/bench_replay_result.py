@@ -65,11 +65,13 @@ class ProfileReplay:
 
 @dataclass(frozen=True)
 class TraceReplay:
-    """about: of the trace's recording. hits: of policies for a cache of experts, if asked for."""
+    """about: of the trace's recording. drafters: that modes could draft by. hits: of policies for a
+    cache of experts, if asked for."""
 
     about: dict[str, object]
     texts: int
     steps: int
+    drafters: tuple[str, ...]
     baseline: str
     profiles: tuple[ProfileReplay, ...]
     hits: tuple[PolicyHits, ...] = ()
@@ -108,6 +110,7 @@ class TraceReplay:
             record["hits"] = [asdict(one) for one in self.hits]
         return record | {
             "baseline": self.baseline,
+            "drafters": list(self.drafters),
             "texts": self.texts,
             "steps": self.steps,
             "recorded": self.about,
@@ -117,7 +120,7 @@ class TraceReplay:
 def summarise_replay(mode: str, cycles: Sequence[ReplayedCycle], n_layers: int) -> Replayed:
     """n_layers: those whose experts are counted; 0 for a dense model. The ratio is left at 1."""
     tokens, ms = sum(c.committed for c in cycles), sum(c.ms for c in cycles)
-    drafted = [c for c in cycles if c.levels]
+    drafted = [c for c in cycles if c.drafted]
     layers, used = max(n_layers, 1), sum(c.used for c in cycles)
 
     def mean(values: Sequence[float]) -> float | None:

@@ -51,7 +51,7 @@ class ModelChoice(ContextChoice):
     gpu_layers, n_cpu_moe, expert_cache: None is "auto". ctx_size: 0 is the model's. vram_budget,
     expert_cache: GiB. From
     cache_type_k on, options are llama.cpp's own. Raises click.UsageError for options that
-    contradict each other.
+    contradict each other, and for a drafter that there is not.
     """
 
     model: Path | None
@@ -94,7 +94,12 @@ class ModelChoice(ContextChoice):
         if self.prompt_cache_ro and self.prompt_cache is None:
             raise click.UsageError("--prompt-cache-ro goes with --prompt-cache FILE.")
         _proportions(self.tensor_split or "")
-        _drafters(self.drafter)
+        _ = self.drafters
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Those of --drafter, in the order of DRAFTERS."""
+        return _drafters(self.drafter)
 
     def load_options(self, *, drafting: bool, lines: int | None = 1) -> LoadOptions:
         """The engine's options. Imports the engine, which takes seconds.
@@ -129,7 +134,7 @@ class ModelChoice(ContextChoice):
             threads=self.threads,
             cost_profile=self.cost_profile,
             drafting=drafting,
-            drafters=_drafters(self.drafter),
+            drafters=self.drafters,
             lines=lines,
             prompt_cache=self.prompt_cache,
             prompt_cache_ro=self.prompt_cache_ro,

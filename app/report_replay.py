@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specfit.backend.trace_file import read_trace
+from specfit.planner.tree import DRAFTERS
 
 from .bench_replay import MODES, replay_trace
 from .entry import AppError, say
@@ -45,7 +46,8 @@ def replay_all(
     command: str,
     budget: Budget,
 ) -> None:
-    """All modes on every trace under every placement's measured costs, into the store.
+    """All modes on every trace by all drafters, under every placement's measured costs, into the
+    store.
 
     A replay that would not end in time, as far as one before it tells, is not begun.
     """
@@ -55,7 +57,8 @@ def replay_all(
             profile = store.profile_path(placement)
             if not profile.exists():
                 continue
-            key = digest([trace.name, trace.size, profile.read_text(encoding="utf-8"), MODES])
+            costs = profile.read_text(encoding="utf-8")
+            key = digest([trace.name, trace.size, costs, MODES, DRAFTERS])
             if any(one["key"] == key for one in store.results.replays):
                 continue
             if not budget.has(took_s):

@@ -1,6 +1,6 @@
 """Takes any mode, or specfit with one of its parts switched off, through a recorded text.
 
-A part is switched off to see what it contributes: `calibration` (the head's probabilities are
+A part is switched off to see what it contributes: `calibration` (the drafters' probabilities are
 believed), `forecast` (plans by the number of rows, as `count` does), `objective` (the ratio E/T),
 `rules` (every cycle drafts, and goes on while the optimistic gain is positive). `noisy:0.4` keeps
 the forecast and replaces so large a share of its experts by random ones.
@@ -30,7 +30,7 @@ from .replay import OBSERVE_MS, Cache, ReplayedCycle, replay
 from .residency import Rule
 from .spec import Spec
 from .trace import Trace
-from .tree import DRAFTERS, DraftTree, FloatArray
+from .tree import DRAFTERS, LOOKUP, DraftTree, FloatArray
 
 # Modes that only a replay can have.
 ORACLE, STATIC = "oracle", "static"
@@ -104,7 +104,11 @@ class Lab:
         return replace(beliefs, unions=UnionByRows(paid))
 
     def take_without(
-        self, part: str, cost: CycleCost, cache: Cache | None = None
+        self,
+        part: str,
+        cost: CycleCost,
+        cache: Cache | None = None,
+        drafters: Sequence[str] = DRAFTERS[:1],
     ) -> list[ReplayedCycle]:
         """Every cycle of specfit with one of PARTS switched off."""
         live = LiveCost(cost, follows=True)
@@ -115,11 +119,12 @@ class Lab:
             by_count=part == "forecast",
             ratio=part == "objective",
             overheads=self._overheads if cache is None else NO_OVERHEADS,
+            looks_up=DRAFTERS[LOOKUP] in drafters,
         )
         if part == "rules":
             root_union = float(policy.beliefs.expected_unions[1])
             policy.rule = Unruled(live, root_union, policy.max_rows, Gains())
-        return replay(self.texts, policy, live, lambda _: cost, cache=cache)
+        return replay(self.texts, policy, live, lambda _: cost, cache=cache, drafters=drafters)
 
     def beliefs(self, without: str = "") -> Beliefs:
         """Nothing learned yet, but for the mean unions, which a machine's calibration knows too."""
@@ -135,17 +140,26 @@ class Lab:
 
 
 class Believing(Acceptance):
-    """Takes the head's probabilities for chances."""
+    """Takes the drafters' probabilities for chances."""
 
     def conditional(self, tree: DraftTree) -> FloatArray:
         return tree.probs
+
+    def first_looked_up(self, prob: float) -> float:
+        return prob
 
     def learn(self, tree: DraftTree, path: list[int]) -> None:
         pass
 
 
 class Unruled(DraftingRule):
-    """Drafts in every cycle, and as long as one more level can win if all goes well."""
+    """Looks up and drafts in every cycle, as long as one more level can win if all goes well."""
+
+    def finds(self, planning_ms: float) -> bool:
+        return True
+
+    def may_find(self, chance: float, planning_ms: float) -> bool:
+        return True
 
     def may_draft(self, planning_ms: float) -> bool:
         return True

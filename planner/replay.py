@@ -37,8 +37,8 @@ class ReplayedCycle:
     """predicted_*: what was expected of it. union: weighted, as really used; with a cache of
     experts, as paid for.
 
-    used, hits: pairs of row and expert, and how many were resident; uploads: experts loaded behind
-    it. All of machines with a cache.
+    looked_up: whether some of what lookups found was verified. used, hits: pairs of row and expert,
+    and how many were resident; uploads: experts loaded behind it. These of machines with a cache.
     """
 
     rows: int
@@ -50,9 +50,14 @@ class ReplayedCycle:
     predicted_union: float
     predicted_ms: float
     observed: bool
+    looked_up: bool = False
     used: int = 0
     hits: int = 0
     uploads: int = 0
+
+    @property
+    def drafted(self) -> bool:
+        return self.levels > 0 or self.looked_up
 
 
 @dataclass(frozen=True)
@@ -316,6 +321,7 @@ def _cycle(
         predicted_union=choice.union,
         predicted_ms=predicted,
         observed=looked,
+        looked_up=found.taken,
     )
     return cycle, [len(path) for path in paths], experts
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tracecases import LAYERS, made_up_trace, write_trace
+from tracecases import LAYERS, made_up_trace, repeating, write_trace
 
 from specfit.app import bench
 from specfit.app.bench_audit import Predictions, audit, fit_of_verify_ms
@@ -171,6 +171,20 @@ class TestParts:
         assert lab.take_without("forecast", machine()) == lab.take("count", machine())
         assert lab.take_without("objective", machine()) == lab.take("specfit:ratio", machine())
 
+    def test_parts_are_taken_with_the_drafters_of_the_whole(self) -> None:
+        repeats, cost, both = Lab(repeating()), machine(), ("eagle3", "ngram")
+        ratio = repeats.take("specfit:ratio", cost, drafters=both)
+        assert repeats.take_without("objective", cost, drafters=both) == ratio
+        assert ratio != repeats.take("specfit:ratio", cost)
+
+    def test_without_the_rules_whatever_was_found_is_planned_with(self) -> None:
+        repeats, lookups = Lab(repeating()), ("ngram",)
+        dear = machine(row_ms=20.0, expert_ms=0.0, fixed_ms=0.0)
+        ruled = repeats.take("specfit", dear, drafters=lookups)
+        unruled = repeats.take_without("rules", dear, drafters=lookups)
+        assert committed(ruled) == committed(unruled) == len(ruled) == len(unruled)
+        assert sum(c.ms for c in unruled) > sum(c.ms for c in ruled)
+
     def test_noise_replaces_its_share_of_experts_and_is_the_same_as_a_tree_grows(
         self, lab: Lab
     ) -> None:
@@ -312,6 +326,30 @@ class TestReplayCommand:
         names = [line.split()[0] for line in outcome.out.splitlines()[-3:]]
         assert names == modes.split(",")
 
+    def test_drafts_by_all_drafters_unless_told_otherwise(self, command, tmp_path) -> None:
+        trace, out = tmp_path / "repeats.jsonl", tmp_path / "result.json"
+        write_trace(trace, repeating())
+        given = ("--replay", trace, "--cost-profile", "gpu", "--json", out)
+        found = {}
+        for drafters in ("eagle3,ngram", "eagle3", "ngram"):
+            outcome = command(bench.main, *given, "--drafter", drafters)
+            assert (outcome.code, outcome.err) == (0, "")
+            assert f"| drafts by {drafters.replace(',', ' and ')} |" in outcome.out
+            found[drafters] = json.loads(out.read_text())
+            assert found[drafters]["drafters"] == drafters.split(",")
+        assert command(bench.main, *given).code == 0
+        assert json.loads(out.read_text()) == found["eagle3,ngram"]
+        by = {
+            drafters: {mode["mode"]: mode for mode in result["profiles"][0]["modes"]}
+            for drafters, result in found.items()
+        }
+        assert set(by["eagle3"]) - set(by["ngram"]) == {"oracle", "static"}
+        assert by["eagle3"]["chain:2"] == by["eagle3,ngram"]["chain:2"] != by["ngram"]["chain:2"]
+        assert len({str(modes["specfit"]) for modes in by.values()}) == 3
+        looked = by["ngram"]["specfit"]
+        assert (looked["drafted"] > 0, looked["levels_per_cycle"]) == (True, 0)
+        assert looked["predicted_committed"] > 1
+
     @pytest.mark.parametrize(
         ("arguments", "reason"),
         [
@@ -325,6 +363,10 @@ class TestReplayCommand:
             (["--temp", "0"], "--temp does not go with --replay"),
             (["-n", "5"], "--predict does not go with --replay"),
             (["--cost-profile", "abacus"], "abacus"),
+            (["--drafter", "magic"], "'magic' is no drafter"),
+            (["--drafter", ","], "--drafter names none"),
+            (["--drafter", "ngram", "--modes", "off,oracle"], "oracle is made of what the head"),
+            (["--drafter", "ngram", "--modes", "off,static"], "static is made of what the head"),
             (["--json", "/nowhere/result.json"], "/nowhere/result.json"),
             (["--plot", "/nowhere/result.png"], "/nowhere/result.png"),
             (["--plot", "result.txt"], "must end in"),

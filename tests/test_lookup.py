@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_policies import cost, dense_beliefs, live
-from tracecases import LAYERS, made_up_trace
+from tracecases import LAYERS, repeating
 
 from specfit.planner import (
     DRAFTERS,
@@ -30,7 +30,6 @@ from specfit.planner import (
 from specfit.planner.lab import Lab
 from specfit.planner.lookup import CHILDREN, DEEPEST, MOST
 from specfit.planner.planned import Planned
-from specfit.planner.trace import Trace
 
 # Nodes to add: a parent, chosen among all there are by then, a token, and by whom it is named.
 additions = st.lists(
@@ -269,18 +268,6 @@ class TestPlans:
         assert not policy_of(table, "eagle3", "ngram", mode="count").looks_up
         assert policy_of(table, "eagle3", "ngram", mode="specfit:ratio").looks_up
         assert not policy_of(table, "eagle3").looks_up
-
-
-def repeating() -> Trace:
-    """A made-up text whose second half is its first one again."""
-    trace = made_up_trace(30)
-    (text,) = trace.texts
-    roots = [int(step.tree.tokens[0]) for step in text.steps]
-    steps = [
-        replace(step, context=at, next=roots[(at + 1) % 30])
-        for at, step in enumerate([*text.steps, *text.steps])
-    ]
-    return replace(trace, texts=(replace(text, steps=tuple(steps)),))
 
 
 class TestReplays:

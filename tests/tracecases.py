@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,18 @@ def made_up_trace(steps: int, texts: int = 1, *, seed: int = 0, sureness: float 
         prompt = rng.integers(VOCABULARY, size=10).astype(np.int32)
         made.append(TracedText(f"text-{number}", prompt, tuple(traced)))
     return Trace(LAYERS, EXPERTS, USED, {"model": "made up"}, tuple(made))
+
+
+def repeating() -> Trace:
+    """A made-up text whose second half is its first one again."""
+    trace = made_up_trace(30)
+    (text,) = trace.texts
+    roots = [int(step.tree.tokens[0]) for step in text.steps]
+    steps = [
+        replace(step, context=at, next=roots[(at + 1) % 30])
+        for at, step in enumerate([*text.steps, *text.steps])
+    ]
+    return replace(trace, texts=(replace(text, steps=tuple(steps)),))
 
 
 def write_trace(path: Path, trace: Trace) -> None:
