@@ -1,4 +1,4 @@
-"""How far a batch is: a bar for people, lines of JSON for scripts, both on stderr."""
+"""How far a batch is, on stderr: a bar for people, lines for logs, lines of JSON for scripts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rich.text import Text
 
 from .entry import say
 
-# Seconds between two lines of JSON.
-EVERY = 1.0
+# Seconds between two lines, and between two of JSON.
+EVERY, JSON_EVERY = 30.0, 1.0
 
 
 @dataclass
@@ -65,6 +65,27 @@ class Counts:
         left = self.total - self.skipped - self.done
         return left * (self.clock() - self.began) / self.done
 
+    @property
+    def so_far(self) -> str:
+        """Lines, and those that failed now, in words."""
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"{self.skipped + self.done} of {self.total} lines{failed}"
+
+    @property
+    def pace(self) -> str:
+        """In words, with the time that is left."""
+        eta = self.eta_seconds
+        left = f", {in_words(eta)} left" if eta else ""
+        return f"{self.tokens_per_second:.1f} tokens/s{left}"
+
+    def in_words(self) -> str:
+        return f"{self.so_far}, {self.pace}"
+
+    def in_the_end(self) -> str:
+        """The last words of a run."""
+        took, rate = in_words(self.clock() - self.began), self.tokens_per_second
+        return f"{self.so_far}, {self.generated} tokens in {took}, {rate:.1f} tokens/s"
+
     def as_json(self) -> str:
         eta = self.eta_seconds
         return json.dumps(
@@ -88,9 +109,7 @@ class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         counts = self._counts
         failed = f", {counts.failed} failed" if counts.failed else ""
-        eta = counts.eta_seconds
-        left = "" if eta is None else f", {in_words(eta)} left"
-        return Text(f"{counts.tokens_per_second:.1f} tokens/s{left}{failed}")
+        return Text(f"{counts.pace}{failed}")
 
 
 def in_words(seconds: float) -> str:
@@ -104,27 +123,48 @@ def in_words(seconds: float) -> str:
     return f"{whole} s"
 
 
+def begin(counts: Counts, *, as_json: bool) -> None:
+    """Says what there is to do, before the model is loaded, where there is no bar to show it."""
+    if as_json or sys.stderr.isatty():
+        return
+    left = counts.total - counts.skipped
+    before = f"; {counts.skipped} were done before" if counts.skipped else ""
+    say(f"{left} {'line' if left == 1 else 'lines'} to answer{before}")
+
+
 @contextmanager
 def shown(counts: Counts, *, as_json: bool) -> Iterator[Callable[[], None]]:
     """Shows the counts within the block; yields what to call when they have changed."""
     if as_json:
-        said = -EVERY
-
-        def line() -> None:
-            nonlocal said
-            if (now := counts.clock()) - said >= EVERY:
-                said = now
-                say(counts.as_json())
-
-        line()
-        try:
-            yield line
-        finally:
-            say(counts.as_json())
+        say(counts.as_json())
+        with _told(counts, JSON_EVERY, counts.as_json, counts.as_json) as changed:
+            yield changed
         return
-    console = Console(stderr=True)
+    if not sys.stderr.isatty():
+        with _told(counts, EVERY, counts.in_words, counts.in_the_end) as changed:
+            yield changed
+        return
     columns = (BarColumn(), MofNCompleteColumn(), _Rate(counts))
-    hidden = not sys.stderr.isatty()
-    with Progress(*columns, console=console, disable=hidden, refresh_per_second=2) as bar:
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bar:
         task = bar.add_task("", total=counts.total, completed=counts.skipped)
         yield lambda: bar.update(task, completed=counts.skipped + counts.done)
+
+
+@contextmanager
+def _told(
+    counts: Counts, every: float, line: Callable[[], str], last: Callable[[], str]
+) -> Iterator[Callable[[], None]]:
+    """Says `line` when counts have changed, but not again for so many seconds, and `last` in the
+    end."""
+    said = counts.clock()
+
+    def changed() -> None:
+        nonlocal said
+        if (now := counts.clock()) - said >= every:
+            said = now
+            say(line())
+
+    try:
+        yield changed
+    finally:
+        say(last())

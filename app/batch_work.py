@@ -12,7 +12,7 @@ from .batch_choice import BatchChoice
 from .batch_lines import Request, Unsound
 from .batch_manifest import Entry, Manifest, environment, head_hash, model_hash
 from .batch_parameters import Parameters
-from .batch_progress import Counts, shown
+from .batch_progress import Counts, begin, shown
 from .batch_records import Answer, Format, Record, Writing, format_of
 from .batch_run import Line, Run, Worker, left
 from .entry import AppError
@@ -148,6 +148,7 @@ class _Work:
     def do(self, lines: Sequence[Line], counts: Counts, entry: Entry) -> None:
         """Answers and writes all `lines`. entry: what the manifest is to say of the run."""
         manifest = Manifest(self.out.path) if self.out.is_file else None
+        begin(counts, as_json=self.wanted.json_progress)
         if all(line.wrong for line in lines):
             self._write(((line, line.wrong) for line in lines), counts)
             return

@@ -12,7 +12,7 @@ import pytest
 from test_batch import lines_of
 
 from specfit.app import batch
-from specfit.app.batch_progress import Counts, in_words, shown
+from specfit.app.batch_progress import Counts, begin, in_words, shown
 from specfit.backend import Engine, LoadOptions, SpecfitError
 
 QUICK = ("-n", "6", "--spec", "off", "-c", "512", "-t", "1")
@@ -221,6 +221,25 @@ def test_progress_is_told_at_most_once_a_second(capsys):
     assert lines[-1]["tokens"] == 27
     assert lines[-1]["tokens_per_second"] == 13.5
     assert lines[-1]["eta_seconds"] == 2.0  # four lines are left, and two came a second
+
+
+def test_without_a_terminal_progress_is_a_line_every_half_minute(capsys):
+    now = 0.0
+    counts = Counts(10, skipped=2, clock=lambda: now)
+    begin(counts, as_json=False)
+    counts.begin(lambda: 7)
+    with shown(counts, as_json=False) as changed:
+        for _ in range(4):
+            now += 20
+            counts.done, counts.tokens = counts.done + 1, counts.tokens + 50
+            changed()
+        counts.failed = 1
+    assert capsys.readouterr().err.splitlines() == [
+        "8 lines to answer; 2 were done before",
+        "4 of 10 lines, 2.7 tokens/s, 2 min left",
+        "6 of 10 lines, 2.6 tokens/s, 1 min 20 s left",
+        "6 of 10 lines, 1 failed, 207 tokens in 1 min 20 s, 2.6 tokens/s",
+    ]
 
 
 def test_times_are_said_in_two_units():
