@@ -69,12 +69,15 @@ def fetch_named(hub: Hub, model: str | None, head: str | None) -> tuple[Path | N
     found: list[_Found] = []
     if wanted_model is not None:
         quant = wanted_model.quant
-        found.append(_find(hub, wanted_model.repo, lambda listing: choose_model(listing, quant)))
+        named = wanted_model.repo if quant is None else f"{wanted_model.repo}:{quant}"
+        found.append(
+            _find(hub, wanted_model.repo, named, lambda listing: choose_model(listing, quant))
+        )
         taken = quant_of(found[0].files[0].path) or found[0].files[0].path
         if quant is None and taken.upper() != DEFAULT_QUANT:
             say(f"{wanted_model.repo} has no {DEFAULT_QUANT}; taking {taken}")
     if wanted_head is not None:
-        found.append(_find(hub, wanted_head.repo, choose_head))
+        found.append(_find(hub, wanted_head.repo, wanted_head.repo, choose_head))
     _refuse_full_disk(hub, [one for each in found for one in each.pending])
     _download(hub, found)
     places = [hub.place(each.listing, each.files[0]) for each in found]
@@ -84,7 +87,8 @@ def fetch_named(hub: Hub, model: str | None, head: str | None) -> tuple[Path | N
     )
 
 
-def _find(hub: Hub, repo: str, choose: Choose) -> _Found:
+def _find(hub: Hub, repo: str, named: str, choose: Choose) -> _Found:
+    """named: what is wanted of it, in the user's words."""
     from .hub_client import HubError, HubOffline
 
     try:
@@ -95,7 +99,7 @@ def _find(hub: Hub, repo: str, choose: Choose) -> _Found:
     except HubError as error:
         kept = _kept(hub, repo, choose)
         if kept is None:
-            raise AppError(f"{error}; and it is not in the cache ({hub.cache})") from error
+            raise AppError(f"{error}; and {named} is not in the cache ({hub.cache})") from error
         if not isinstance(error, HubOffline):
             say(f"{error}; using {kept.files[0].name} from the cache")
         return kept
