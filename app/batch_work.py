@@ -80,12 +80,14 @@ class _Pair:
 
     @classmethod
     def of(cls, choice: ModelChoice) -> _Pair:
-        """Raises AppError if they cannot be read."""
+        """Raises AppError or ModelFileError if they cannot be read."""
         from specfit.models import bundled_head, bundled_model
+        from specfit.models.gguf_info import read_gguf_info
 
         model, head = choice.model, choice.model_draft
         if model is None:
             model, head = bundled_model(), head or bundled_head()
+        read_gguf_info(model)  # says in one sentence what is wrong with a file that cannot be read
         return cls(model, model_hash(model), head, None if head is None else head_hash(head))
 
 

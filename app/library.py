@@ -7,7 +7,6 @@ a generator, so whoever asks can stop between any two files.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 from collections import Counter
@@ -15,13 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from specfit.models.fields import is_head_folder
 
 if TYPE_CHECKING:
     from specfit.models.gguf_info import GgufInfo
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
-_CONFIG_LIMIT = 1 << 20
 # How a head's file begins: the architecture is the first of its values, as writers have it.
 _GGUF_HEAD, _GGUF_BEGIN = b"general.architecture\x08\0\0\0\x06\0\0\0\0\0\0\0eagle3", 4096
 # What the first estimate reckons with: the engine's default context.
@@ -239,7 +239,7 @@ def _candidates(root: Path) -> Iterator[Path]:
             continue
         visited.add(real)
         here = Path(folder)
-        if "config.json" in files and _is_head(here / "config.json"):
+        if "config.json" in files and is_head_folder(here):
             yield here
         for name in _whole_models(files):
             yield here / name
@@ -267,18 +267,6 @@ def _first_part(name: str) -> str:
     if part is None:
         return name
     return f"{file.stem[: part.start()]}-00001-of-{part[2]}{file.suffix}"
-
-
-def _is_head(config: Path) -> bool:
-    """Whether a config.json is an EAGLE head's, by its architecture or its keys."""
-    with suppress(OSError, ValueError, RecursionError):
-        if not config.is_file() or config.stat().st_size > _CONFIG_LIMIT:
-            return False
-        content: Any = json.loads(config.read_text(encoding="utf-8"))
-        if isinstance(content, dict):
-            named = json.dumps([content.get("architectures"), list(content)]).lower()
-            return "eagle" in named or "draft_vocab_size" in content
-    return False
 
 
 @functools.lru_cache(maxsize=20_000)

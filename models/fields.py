@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from specfit.models.errors import ModelFileError
 
 _LARGEST = 2**31
+_LONGEST_CONFIG = 1 << 20
+
+
+def is_head_folder(path: Path) -> bool:
+    """Whether a folder's config.json is an EAGLE head's, by its architecture or its keys."""
+    config = path / "config.json"
+    with suppress(OSError, ValueError, RecursionError):
+        if not config.is_file() or config.stat().st_size > _LONGEST_CONFIG:
+            return False
+        content: Any = json.loads(config.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            named = json.dumps([content.get("architectures"), list(content)]).lower()
+            return "eagle" in named or "draft_vocab_size" in content
+    return False
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
 from specfit.models.errors import ModelFileError
+from specfit.models.fields import is_head_folder
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -104,6 +105,11 @@ def read_header(path: Path) -> GgufHeader:
     except FileNotFoundError:
         raise ModelFileError(f"There is no model file {path}.") from None
     except IsADirectoryError:
+        if is_head_folder(path):
+            raise ModelFileError(
+                f"{path} is the folder of a draft head, which -md takes; give the .gguf file of "
+                "its model."
+            ) from None
         raise ModelFileError(f"{path} is a folder; give the .gguf file inside it.") from None
     except PermissionError:
         raise ModelFileError(f"{path} may not be read: permission denied.") from None

@@ -17,7 +17,7 @@ import torch
 from headpairs import target_of
 from publishedheads import VOCAB, specforge
 
-from specfit.app import chat, scale_model
+from specfit.app import batch, chat, scale_model
 from specfit.app.convert_head import main
 from specfit.app.library import HeadEntry, head_problem, scan
 from specfit.backend import Engine, LoadOptions, Sampling, SpecfitError, heads
@@ -110,6 +110,16 @@ def test_heads_and_models_are_not_taken_for_each_other(tmp_path: Path, command: 
         (command(main, bundled_head(), "-m", head, "-o", tmp_path / "o"), "not the model of one"),
     ):
         assert (ended.code, said in ended.err) == (2, True), ended.err
+    source, out = tmp_path / "in", tmp_path / "o"
+    source.write_text("hi\n")
+    for given in (
+        (chat.main, "-p", "hi"),
+        (batch.main, source, "-o", out),
+        (main, bundled_head(), "-o", out),
+    ):
+        ended = command(*given, "-m", bundled_head())
+        assert "eagle3 is the folder of a draft head, which -md takes; give" in ended.err
+        assert ended.code == 2
 
 
 def test_what_llama_cannot_compute_is_left_to_pytorch(
