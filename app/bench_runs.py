@@ -41,7 +41,7 @@ class Runner:
             if needed > self._engine.ctx:
                 raise AppError(
                     f"line {prompt.number}: prompt and answer need {needed} tokens and the context "
-                    f"holds {self._engine.ctx}; raise -c or lower -n"
+                    f"holds {self._engine.ctx}; raise -c to {needed}, or lower -n"
                 )
 
     def compare(self, prompts: Sequence[Prompt], specs: Sequence[Spec], repeat: int) -> list[Run]:

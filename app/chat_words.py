@@ -71,14 +71,14 @@ def refusal(engine: Engine, messages: Sequence[ModelMessage], error: Exception) 
 
 def too_long(messages: Sequence[ModelMessage], tokens: int, ctx: int, trained: int) -> str:
     """trained: what the model was made for, or 0. Turns before the last are left out by then."""
+    from specfit.backend.rope import larger_context
+
     system = messages[0]["role"] == "system"
     parts = "This message and the system prompt take" if system else "This message takes"
     shorten = "Shorten one of them" if system else "Shorten it"
     told = f"{parts} {tokens} tokens, and the context holds {ctx}. {shorten}"
-    larger = 1 << (4 * tokens // 3).bit_length()
-    if trained:
-        larger = min(larger, trained)
-    if larger > max(ctx, tokens):
+    larger = larger_context(tokens, ctx, trained)
+    if larger is not None:
         told += f", or leave and go on with specfit-chat --continue -c {larger}"
     return f"{told}."
 

@@ -131,7 +131,7 @@ def _check_room(engine: Engine, prompts: Sequence[Prompt], answer: int) -> None:
         if needed > engine.ctx:
             raise AppError(
                 f"{prompt.id}, line {prompt.number}: prompt and answer need {needed} tokens and "
-                f"the context holds {engine.ctx}; raise -c or lower -n"
+                f"the context holds {engine.ctx}; raise -c to {needed}, or lower -n"
             )
 
 

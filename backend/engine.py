@@ -43,6 +43,7 @@ from .loading import Loaded, LoadOptions, load
 from .memory import keep
 from .model import Message, Progress, Prompt
 from .report import CycleReport
+from .rope import make_room
 from .sampling import Sampler, Sampling
 from .verify import walk
 from .view import Drafted
@@ -155,7 +156,7 @@ class Engine:
         if len(prompt.tokens) >= self.ctx:
             raise SpecfitError(
                 f"the prompt has {len(prompt.tokens)} tokens and the context holds {self.ctx}; "
-                "shorten it or raise -c"
+                + make_room(len(prompt.tokens), self.ctx, self.model.info)
             )
         return prompt
 

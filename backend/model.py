@@ -17,6 +17,7 @@ from . import last_words, library, templates
 from .errors import SpecfitError
 from .expert_cache.cache import BufferOverride, ExpertCache
 from .plan import Placement
+from .rope import make_room
 from .runtime import Runtime
 
 Message = dict[str, str]
@@ -29,8 +30,8 @@ CHATML = (
 )
 
 
-# Characters; vocabularies have tokens of up to 256 spaces.
-LONGEST_TOKEN = 512
+# Characters, at most and about; vocabularies have tokens of up to 256 spaces.
+LONGEST_TOKEN, USUAL_TOKEN = 512, 4
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,9 @@ class Model:
         that there is room for. Raises SpecfitError if the template refuses the messages, or makes
         so much of them that there is no need to count its tokens.
         """
-        _check_length(sum(len(message["content"]) for message in messages), room)
+        _check_length(sum(len(message["content"]) for message in messages), room, self.info)
         text = self._render(messages, thinking)
-        _check_length(len(text), room)
+        _check_length(len(text), room, self.info)
         add_special = not (self._bos and text.startswith(self._bos))
         tokens = self.tokenize(text, add_special=add_special, parse_special=True)
         return Prompt(tokens, text.rstrip().endswith("<think>"))
@@ -176,11 +177,11 @@ class Model:
         return (llama.llama_vocab_get_text(self.vocab, token) or b"").decode("utf-8", "replace")
 
 
-def _check_length(characters: int, room: int | None) -> None:
+def _check_length(characters: int, room: int | None, info: GgufInfo) -> None:
     if room is not None and characters > room * LONGEST_TOKEN:
         raise SpecfitError(
             f"the prompt has {characters:,} characters, and the context holds {room} tokens; "
-            "shorten it or raise -c"
+            + make_room(characters // USUAL_TOKEN, room, info)
         )
 
 

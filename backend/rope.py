@@ -126,3 +126,22 @@ def overreach(info: GgufInfo, ctx: int, rope: Rope) -> str | None:
         f"the context of {ctx} tokens is longer than the {reach} that this model has positions for "
         f"(--rope-scale {scale} would do); beyond them its answers lose their sense"
     )
+
+
+def larger_context(tokens: int, ctx: int, trained: int) -> int | None:
+    """A context for a prompt of so many tokens and an answer, where `ctx` is too small; None if the
+    model was not made for it. trained: what it was made for, or 0."""
+    larger = 1 << (4 * tokens // 3).bit_length()
+    if trained:
+        larger = min(larger, trained)
+    return larger if larger > max(ctx, tokens) else None
+
+
+def make_room(tokens: int, ctx: int, info: GgufInfo) -> str:
+    """What can be done about a prompt of so many tokens, for which `ctx` is too small."""
+    # A larger one than the model was trained for is one whose positions are stretched.
+    trained = info.context_length if info.context_length >= ctx else 0
+    larger = larger_context(tokens, ctx, trained)
+    if larger is None:
+        return f"shorten it: the model was made for {trained}"
+    return f"shorten it, or make room with -c {larger}"

@@ -167,8 +167,19 @@ def test_modes_can_take_turns_in_one_conversation(engine: Engine) -> None:
 
 def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(engine: Engine) -> None:
     long = [{"role": "user", "content": "word " * 500}]
-    with pytest.raises(SpecfitError, match=r"the prompt has \d+ tokens and the context holds 320"):
+    said = r"the prompt has \d+ tokens and the context holds 320; shorten it, or make room with -c "
+    with pytest.raises(SpecfitError, match=said) as refused:
         engine.generate(long)
+    proposed = int(str(refused.value).split()[-1])
+    assert engine.count_tokens(long) < proposed <= engine.model.info.context_length
+
+
+def test_no_context_is_proposed_that_the_model_was_not_made_for(engine: Engine) -> None:
+    trained = engine.model.info.context_length
+    for text, has in (("word " * 2 * trained, "tokens"), ("word " * 10**6, "characters")):
+        said = rf"{has}.* holds 320.*; shorten it: the model was made for {trained}$"
+        with pytest.raises(SpecfitError, match=said):
+            engine.generate([{"role": "user", "content": text}])
 
 
 def test_a_dense_model_runs_and_says_why_it_does_not_draft(tmp_path: Path) -> None:
