@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import re
-import stat
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -117,23 +116,7 @@ def _combined(files: Iterable[Path]) -> str:
 
 
 def _file_hash(path: Path) -> str:
-    """SHA-256 of a file; in the user's cache folder it is remembered as long as size and time of
-    change are the same, for reading a large model takes a minute."""
-    from specfit.backend.cache import cache_path, replace_if_possible
+    from specfit.backend.cache import content_hash
 
     with about(path):
-        status = path.stat()
-        if stat.S_ISFIFO(status.st_mode):
-            raise AppError(f"{path} is not an ordinary file")
-        identity = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]
-        known = cache_path("hashes", identity, ".txt")
-        try:
-            found = known.read_text(encoding="ascii")
-            if len(found) == 64:
-                return found
-        except (OSError, ValueError):
-            pass
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-    replace_if_possible(known, found.encode())
-    return found
+        return content_hash(path)

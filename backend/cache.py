@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import os
+import stat
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -32,8 +34,26 @@ def cache_path(folder: str, depends_on: Sequence[object], suffix: str) -> Path:
 
 def identity(path: Path) -> tuple[str, int, int]:
     """Changes when the file does."""
-    stat = path.stat()
-    return str(path.resolve()), stat.st_size, int(stat.st_mtime)
+    status = path.stat()
+    return str(path.resolve()), status.st_size, int(status.st_mtime)
+
+
+def content_hash(path: Path) -> str:
+    """SHA-256 of a file; remembered as long as size and time of change are the same, for reading a
+    large model takes a minute. Raises OSError."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+        raise OSError(errno.EINVAL, "not an ordinary file", str(path))
+    same = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]
+    known = cache_path("hashes", same, ".txt")
+    with suppress(OSError, ValueError):
+        found = known.read_text(encoding="ascii")
+        if len(found) == 64:
+            return found
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    replace_if_possible(known, found.encode())
+    return found
 
 
 def archived(arrays: Mapping[str, NDArray[Any]]) -> bytes:

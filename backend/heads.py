@@ -1,11 +1,13 @@
 """From a path to a draft head that runs.
 
 A GGUF file is taken as it is. A published checkpoint is converted once into the user's cache
-folder; one that llama.cpp cannot compute is left to PyTorch, where that is installed.
+folder, under a key of its content, since folders are moved and copied; one that llama.cpp cannot
+compute is left to PyTorch, where that is installed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from specfit.models.errors import NoSpaceError
 from specfit.models.gguf_info import GgufInfo
 from specfit.models.weights import checkpoint_files
 
-from .cache import cache_path, identity
+from .cache import cache_path, content_hash
 from .context import Context
 from .errors import SpecfitError
 from .gguf_head import GgufHead
@@ -64,7 +66,10 @@ def converted(path: Path, target: GgufInfo) -> HeadFile:
     """The checkpoint as GGUF, written now if it was not before. Raises ModelFileError."""
     folder, files = checkpoint_files(path)
     files = [file for file in (folder / "config.json", *files) if file.exists()]
-    key = [FORMAT, TYPE, identity(target.path), *map(identity, files)]
+    try:
+        key = [FORMAT, TYPE, _header_hash(target), *map(content_hash, files)]
+    except OSError:
+        return _not_kept(path, target)
     kept = cache_path("heads", key, ".gguf")
     if kept.exists():
         with suppress(ModelFileError):  # damaged: written again
@@ -80,6 +85,13 @@ def converted(path: Path, target: GgufInfo) -> HeadFile:
         with suppress(OSError):
             scratch.unlink()
     return read_head_file(kept, target)
+
+
+def _header_hash(target: GgufInfo) -> str:
+    """SHA-256 of all that a conversion takes from the target: what lies before its weights."""
+    offsets = (tensor.offset for tensor in target.tensors if tensor.path == target.path)
+    with target.path.open("rb") as file:  # the first part of a split model may have no weights
+        return hashlib.sha256(file.read(min(offsets, default=-1))).hexdigest()
 
 
 def _not_kept(path: Path, target: GgufInfo) -> HeadFile:

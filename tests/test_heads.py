@@ -62,8 +62,23 @@ def test_a_checkpoint_is_converted_once_and_anew_when_it_or_the_file_changed(
     assert heads.converted(folder, target).path.stat().st_mtime_ns == written
     first.path.write_bytes(first.path.read_bytes()[:3000])
     assert heads.converted(folder, target).taps == first.taps
-    os.utime(folder / "config.json", (1, 1))
-    assert heads.converted(folder, target).path != first.path
+    other = specforge()
+    other.tensors["norm.weight"] += 1
+    assert heads.converted(other.save(folder), target).path != first.path
+
+
+def test_a_copy_of_a_checkpoint_is_not_converted_again(
+    cache: Path, tmp_path: Path, target: GgufInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = specforge().save(tmp_path / "head")
+    first = heads.converted(folder, target)
+    shutil.copytree(folder, tmp_path / "copied")
+    moved = target.path.rename(tmp_path / "moved.gguf")
+    assert heads.converted(tmp_path / "copied", read_gguf_info(moved)).path == first.path
+    assert list(cache.iterdir()) == [first.path]
+    with monkeypatch.context() as patch:  # what was read once is known
+        patch.setattr("hashlib.file_digest", None)
+        assert heads.converted(folder, read_gguf_info(moved)).path == first.path
 
 
 def test_a_home_that_cannot_be_written_is_no_obstacle(
