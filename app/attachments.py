@@ -45,9 +45,6 @@ class Attachment:
     size: int
     text: str
 
-    def described(self, tokens: int) -> str:
-        return f"{self.name} · {size_in_words(self.size)} · {tokens:,} tokens"
-
 
 def attached(message: str, folder: Path) -> list[Attachment]:
     """The files that `message` names, each once, in order; relative paths start at `folder`.

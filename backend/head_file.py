@@ -32,8 +32,8 @@ class HeadFile:
 
     taps: target layers whose inputs are its features. n_features: floats of a token's features.
     target_ids: int64 [draft vocabulary], ascending or not; None if the draft vocabulary is the
-    target's. n_bytes: of the weights that a drafted level reads. kv_width: floats that a pair
-    leaves in the cache. base: of RoPE; None for frequencies that are no geometric row.
+    target's. n_bytes: of the weights that a drafted level reads. base: of RoPE; None for
+    frequencies that are no geometric row.
     """
 
     path: Path
@@ -43,7 +43,6 @@ class HeadFile:
     n_vocab: int
     target_ids: NDArray[np.int64] | None
     n_bytes: int
-    kv_width: int
     base: float | None
 
     def set_rope(self, params: Any, stretch: Stretch | None) -> None:
@@ -102,7 +101,6 @@ def read_head_file(path: Path, target: GgufInfo) -> HeadFile:
         n_vocab=n_vocab,
         target_ids=ids,
         n_bytes=sum(read),
-        kv_width=2 * kv_heads * size,
         base=float(base) if plain and isinstance(base, float) else None,
     )
 

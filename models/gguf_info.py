@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 from specfit.models.errors import ModelFileError
@@ -44,15 +43,6 @@ class GgufInfo:
     bytes: int
     metadata: Mapping[str, Value]
     tensors: tuple[TensorInfo, ...]
-
-    @property
-    def is_moe(self) -> bool:
-        return self.n_experts > 0
-
-    @property
-    def n_parameters(self) -> int:
-        """Elements of all tensors."""
-        return sum(prod(tensor.shape) for tensor in self.tensors)
 
     @property
     def expert_bytes(self) -> int:

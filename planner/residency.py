@@ -170,16 +170,6 @@ def restored(
     return filled(uses, rule)
 
 
-def slots_by_worth(uses: FloatArray, saved_ms: FloatArray, total: int) -> IntArray:
-    """int32 [layer]: `total` slots dealt out as the experts of most worth would lie, for a cache
-    that cannot share them; as evenly as can be where nothing is known."""
-    layers, n_experts = uses.shape
-    # Where worths are equal, an expert of a layer that has fewer slots comes first.
-    ranks = np.argsort(np.argsort(-uses, axis=1, kind="stable"), axis=1)
-    order = np.lexsort((ranks.reshape(-1), -(uses * saved_ms[:, None]).reshape(-1)))
-    return np.bincount(order[:total] // n_experts, minlength=layers).astype(np.int32)
-
-
 def _pairs(flat: list[int], n_experts: int) -> IntArray:
     pairs = [divmod(at, n_experts) if at >= 0 else (-1, -1) for at in flat]
     return np.array(pairs, np.int32).reshape(-1, 2)

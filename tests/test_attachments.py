@@ -41,7 +41,7 @@ def test_control_characters_of_files_are_shown(folder):
     assert plan.text == "plan␛[2J"
     [main] = attached("@src/main.py", folder)
     assert main.text == "print()\n"
-    assert plan.described(1234) == "my plan.txt · 11 B · 1,234 tokens"
+    assert (plan.name, plan.size) == ("my plan.txt", 11)
 
 
 def test_what_is_no_file_is_left_alone(folder):

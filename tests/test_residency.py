@@ -15,7 +15,6 @@ from specfit.planner.residency import (
     after,
     filled,
     restored,
-    slots_by_worth,
 )
 
 LAYERS, EXPERTS = 3, 6
@@ -186,20 +185,6 @@ class TestBeginning:
     def test_kept_uses_that_are_damaged_are_refused(self, kept: dict[str, np.ndarray]) -> None:
         with pytest.raises(ValueError, match="damaged"):
             restored(kept, rule([2]), LAYERS, EXPERTS)
-
-    @given(SEEDS, st.integers(0, LAYERS * EXPERTS))
-    def test_slots_are_dealt_to_layers_as_shared_ones_would_lie(self, seed: int, n: int) -> None:
-        often = random_uses(seed).sum(axis=0) + np.random.default_rng(seed).random(
-            (LAYERS, EXPERTS)
-        )
-        dealt = slots_by_worth(often, np.ones(LAYERS), n)
-        assert dealt.sum() == n
-        shared = filled(often, rule([n]))
-        assert (filled(often, rule(dealt.tolist())).resident == shared.resident).all()
-
-    def test_slots_are_dealt_evenly_where_nothing_is_known(self) -> None:
-        dealt = slots_by_worth(np.zeros((LAYERS, EXPERTS)), np.ones(LAYERS), 10)
-        assert sorted(dealt.tolist()) == [3, 3, 4]
 
     def test_rules_that_make_no_sense_are_refused(self) -> None:
         with pytest.raises(ValueError, match="slots"):
