@@ -18,10 +18,9 @@ from pathlib import Path
 
 import platformdirs
 
-from . import search, unsent, writers
+from . import message_rows, search, unsent, writers
 from .file import SHORT_PATIENCE_MS, StoreFile
 from .values import (
-    COMPLETE,
     CUT,
     GROWING,
     Conversation,
@@ -31,7 +30,6 @@ from .values import (
     Meta,
     StoreError,
     Unsent,
-    key_of,
     meta_of,
     storable,
 )
@@ -189,15 +187,17 @@ class Store:
         rows = dict(rows or {})
         durable = any(message.status != GROWING for message in messages)
         with self._file.writing(durable=durable) as db:
-            self._expect(db, conversation)
+            message_rows.expect(db, conversation)
             added = 0
             for message in messages:
                 parent = None if message.parent is None else rows[message.parent]
-                row, is_new = self._insert(db, conversation, parent, message)
+                row, is_new = message_rows.insert(
+                    db, conversation, parent, message, self._writer_name, self._clock()
+                )
                 rows[message.id] = row
                 added += is_new
             if added:
-                self._touch(db, conversation)
+                message_rows.touch(db, conversation, self._clock())
             if leaf is not None:
                 db.execute(
                     "UPDATE conversation SET leaf = ? WHERE id = ?", (rows[leaf], conversation)
@@ -217,7 +217,8 @@ class Store:
     def finish(self, message: int, content: str, status: str, meta: Meta | None = None) -> int:
         """Ends a growing answer and returns its row: that of an equal answer, if there is one."""
         with self._file.writing() as db:
-            return self._finish(db, message, storable(content), status, json.dumps(meta or {}))
+            told = json.dumps(meta or {})
+            return message_rows.finish(db, message, storable(content), status, told, self._clock())
 
     def discard(self, message: int) -> None:
         """Deletes a message that nothing follows; any other stays."""
@@ -244,7 +245,7 @@ class Store:
                         (message,),
                     ).fetchone()
                     if found is not None:
-                        self._finish(db, message, found[0], CUT, found[1])
+                        message_rows.finish(db, message, found[0], CUT, found[1], self._clock())
 
     # What is not sent
 
@@ -283,106 +284,9 @@ class Store:
                     raise
                 return search.find(db, text, limit, indexed=False)
 
-    # Rows, within a transaction
-
-    def _insert(
-        self, db: sqlite3.Connection, conversation: int, parent: int | None, message: Message
-    ) -> tuple[int, bool]:
-        """The row of the message, and whether it is new."""
-        content, meta = storable(message.content), json.dumps(message.meta)
-        key = None
-        if message.status != GROWING:
-            key = key_of(self._key(db, conversation, parent), message.role, content)
-            twin = self._twin(db, conversation, key, message.status, meta)
-            if twin is not None:
-                return twin, False
-        else:
-            self._key(db, conversation, parent)
-        row = db.execute(
-            "INSERT INTO message"
-            " (conversation, parent, role, status, key, writer, created, meta, content)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                conversation,
-                parent,
-                message.role,
-                message.status,
-                key,
-                self._writer_name if key is None else None,
-                message.created or self._clock(),
-                meta,
-                content,
-            ),
-        ).lastrowid
-        assert row is not None
-        return row, True
-
-    def _finish(
-        self, db: sqlite3.Connection, message: int, content: str, status: str, meta: str
-    ) -> int:
-        found = db.execute(
-            "SELECT conversation, parent, role FROM message WHERE id = ? AND key IS NULL",
-            (message,),
-        ).fetchone()
-        if found is None:
-            raise Gone("the answer has been deleted")
-        conversation, parent, role = found
-        key = key_of(self._key(db, conversation, parent), role, content)
-        twin = self._twin(db, conversation, key, status, meta)
-        if twin is None:
-            db.execute(
-                "UPDATE message SET content = ?, status = ?, key = ?, meta = ?, writer = NULL"
-                " WHERE id = ?",
-                (content, status, key, meta, message),
-            )
-        else:
-            db.execute("UPDATE conversation SET leaf = ? WHERE leaf = ?", (twin, message))
-            db.execute("DELETE FROM message WHERE id = ?", (message,))
-        self._touch(db, conversation)
-        return message if twin is None else twin
-
-    @staticmethod
-    def _twin(
-        db: sqlite3.Connection, conversation: int, key: str, status: str, meta: str
-    ) -> int | None:
-        """The row of that key. It is complete once it has been completed at any time."""
-        found = db.execute(
-            "SELECT id, status FROM message WHERE conversation = ? AND key = ?",
-            (conversation, key),
-        ).fetchone()
-        if found is None:
-            return None
-        if status == COMPLETE != found[1]:
-            db.execute(
-                "UPDATE message SET status = ?, meta = ? WHERE id = ?", (status, meta, found[0])
-            )
-        return int(found[0])
-
-    @staticmethod
-    def _key(db: sqlite3.Connection, conversation: int, message: int | None) -> str | None:
-        if message is None:
-            return None
-        found = db.execute(
-            "SELECT key FROM message WHERE id = ? AND conversation = ? AND key IS NOT NULL",
-            (message, conversation),
-        ).fetchone()
-        if found is None:
-            raise Gone("the message to follow has been deleted")
-        return str(found[0])
-
-    @staticmethod
-    def _expect(db: sqlite3.Connection, conversation: int) -> None:
-        if not db.execute("SELECT 1 FROM conversation WHERE id = ?", (conversation,)).fetchone():
-            raise Gone("the conversation has been deleted")
-
-    def _touch(self, db: sqlite3.Connection, conversation: int) -> None:
-        db.execute(
-            "UPDATE conversation SET updated = ? WHERE id = ?", (self._clock(), conversation)
-        )
-
     def _change(self, conversation: int, what: str, value: object) -> None:
         with self._file.writing(durable=False) as db:
-            self._expect(db, conversation)
+            message_rows.expect(db, conversation)
             db.execute(f"UPDATE conversation SET {what} WHERE id = ?", (value, conversation))
 
     def _conversations(self, which: str, values: tuple[object, ...]) -> list[Conversation]:
