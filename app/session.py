@@ -12,23 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .store import (
-    Gone,
-    Locked,
-    Message,
-    OpenConversation,
-    ReadOnly,
-    Store,
-    StoreError,
-    Tree,
-)
+from .saving import Saving
+from .store import Message, OpenConversation, Store, StoreError, Tree
 from .store.turns import ModelMessage, model_messages, system_of, title_of
 from .store.values import COMPLETE, GROWING, STOPPED
 
 SAVE_EVERY_S = 0.5
 SAVE_EVERY_CHARS = 200
-RETRY_S = 2.0
-RETRY_PATIENCE_S = 0.08
 
 
 @dataclass(frozen=True)
@@ -57,10 +47,7 @@ class Session:
     ) -> None:
         self.store = store
         self._clock, self._now = clock, now
-        self._behind: list[OpenConversation] = []  # left before the store had all of them
-        self._trouble: str | None = None
-        self._to_tell: list[str] = []
-        self._retry_at = float("-inf")
+        self._saving = Saving(store, clock)
         self._answer: int | None = None
         self._turn: _Turn | None = None
         self.parted = False  # whether another window had gone on from where the last question is
@@ -111,7 +98,7 @@ class Session:
     @property
     def is_saved(self) -> bool:
         """Whether the store has everything."""
-        return self._has_store(self._open) and not self._behind
+        return self._saving.is_done(self._open)
 
     def branch(self, message: int) -> tuple[int, int]:
         """(2, 3): the second of three that follow the same message."""
@@ -120,9 +107,7 @@ class Session:
 
     def take_trouble(self) -> str | None:
         """What the user should be told of the store and has not been told, in sentences."""
-        told = "\n".join(self._to_tell)
-        self._to_tell.clear()
-        return told or None
+        return self._saving.take_news()
 
     # Turns
 
@@ -241,7 +226,7 @@ class Session:
         """Begins a conversation. The store gets it with the first question."""
         self._settle()
         self._save(force=True)
-        self._leave()
+        self._saving.leave(self._open)
         self._begin(OpenConversation(Tree()))
         self.set_system(system)
 
@@ -251,10 +236,9 @@ class Session:
             raise StoreError("conversations are not kept")
         self._settle()
         self._save(force=True)
-        unsaved = (one for one in [*self._behind, self._open] if not self._has_store(one))
-        found = next((one for one in unsaved if one.row == conversation), None)
+        found = self._saving.waiting(conversation, self._open)
         found = found or OpenConversation.load(self.store, conversation, message)
-        self._leave()
+        self._saving.leave(self._open)
         self._begin(found)
 
     def rename(self, title: str) -> None:
@@ -270,7 +254,7 @@ class Session:
         """Saves what can be saved, of a growing answer what was saved of it last. Returns why not
         all could, if so."""
         self._save(force=True)
-        return None if self.is_saved else self._trouble
+        return None if self.is_saved else self._saving.trouble
 
     def close(self) -> str | None:
         """The same, at the end: the answer that is under way is ended. The store remains open."""
@@ -279,10 +263,8 @@ class Session:
 
     def retry(self) -> None:
         """Saves what could not be saved before; to be called about every second while not
-        `is_saved`. Waits for others no longer than RETRY_PATIENCE_S."""
-        if self.store is not None and (self._trouble is not None or not self.is_saved):
-            with self.store.hurried(RETRY_PATIENCE_S):
-                self._save()
+        `is_saved`. Waits next to nothing for other windows."""
+        self._saving.retry(self._open)
 
     # For the engine
 
@@ -361,50 +343,5 @@ class Session:
         if self._answer is not None:
             self.finish(STOPPED)
 
-    def _leave(self) -> None:
-        if self.store is not None and not self._has_store(self._open):
-            self._behind.append(self._open)
-
     def _save(self, *, force: bool = False) -> None:
-        """force: at once, though it failed a moment ago, and never left for the next time."""
-        if self.store is None or (not force and self._clock() < self._retry_at):
-            return
-        try:
-            for one in [*self._behind, self._open]:
-                self._save_one(self.store, one)
-                if one in self._behind:
-                    self._behind.remove(one)
-        except StoreError as error:
-            if isinstance(error, Locked) and not force and self._trouble is None:
-                return  # by another window that is writing: the next piece comes soon
-            if self._trouble is None:
-                goes_on = (
-                    ""
-                    if isinstance(error, ReadOnly)
-                    else " The conversation goes on, unsaved as yet."
-                )
-                self._to_tell.append(f"{error}.{goes_on}")
-            self._trouble = str(error)
-            self._retry_at = self._clock() + RETRY_S
-            return
-        if self._trouble is not None:
-            self._to_tell.append("Everything is saved again.")
-        self._trouble, self._retry_at = None, float("-inf")
-
-    def _has_store(self, one: OpenConversation) -> bool:
-        """Whether the store has all of it."""
-        moved = self.store is not None and one.is_of_another_file(self.store)
-        return one.is_saved and not moved
-
-    def _save_one(self, store: Store, one: OpenConversation) -> None:
-        if self._has_store(one):
-            return
-        reason = store.notices[-1] if one.is_of_another_file(store) else None
-        try:
-            one.save(store)
-        except Gone as gone:
-            reason = str(gone)
-            one.forget_rows()
-            one.save(store)
-        if reason is not None:
-            self._to_tell.append(f"{reason}. What is open here has been saved anew.")
+        self._saving.save(self._open, force=force)

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from storecases import Clock, answer, kept, said, turn
 
-from specfit.app.session import RETRY_S, Session
+from specfit.app.saving import RETRY_S
+from specfit.app.session import Session
 from specfit.app.store import (
     Store,
     StoreError,
