@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from specfit.models.checkpoint import HeadCheckpoint, TargetShape, read_checkpoint
 from specfit.models.embeddings import TokenEmbeddings, TokenIds
 from specfit.models.headweights import HeadWeights, Rotations, as_torch, times
-from specfit.models.slots import checked_parents
+from specfit.models.slots import TreeMask
 from specfit.models.stretch import Stretch, stretched
 
 __all__ = ["Eagle3Head", "TargetShape"]
@@ -79,10 +79,7 @@ class Eagle3Head:
         self._cache = self._empty_cache(_FIRST_ROWS)
         self._n_pairs = 0
         self._hidden = torch.empty(_FIRST_SLOTS, self._config.hidden_size, device=self._device)
-        # Attention bias between slots: 0 for ancestors and the slot itself, -inf for all others.
-        self._bias = np.full((_FIRST_SLOTS, _FIRST_SLOTS), -np.inf, np.float32)
-        self._bias[0, 0] = 0
-        self._depths = np.zeros(_FIRST_SLOTS, np.int32)
+        self._mask = TreeMask(self._config.window)
         self._n_slots = 0
 
     @classmethod
@@ -229,18 +226,11 @@ class Eagle3Head:
         depth - 1.
         """
         self._check_root()
-        parents = checked_parents(parent_slots, self._depths, self._n_slots, depth)
-        m, first = len(parents), self._n_slots
-        slots = np.arange(first, first + m)
+        first = self._n_slots
+        parents, bias = self._mask.add(parent_slots, first, depth)
+        m = len(parents)
         self._reserve_slots(first + m)
         self._reserve_rows(self._n_pairs + first + m)
-        self._depths[slots] = depth
-        self._bias[slots] = self._bias[parents]
-        self._bias[slots, slots] = 0
-        window = self._config.window
-        if 0 < window <= depth:
-            gone = np.flatnonzero(self._depths[:first] <= depth - window)
-            self._bias[np.ix_(slots, gone)] = -np.inf
         hidden = self._hidden.index_select(0, torch.from_numpy(parents).to(self._device))
         if self._weights.output is not None:
             hidden = self._normed(hidden, self._epsilon) * self._weights.output
@@ -250,11 +240,12 @@ class Eagle3Head:
             torch.as_tensor(tokens, dtype=torch.int64),
             self._n_pairs - 1 + depth,
             self._n_pairs + first - 1,
-            self._bias[slots, 1 : first + m],
+            bias,
         )
         self._hidden[first : first + m] = hidden
         self._n_slots = first + m
-        return slots.astype(np.int32), *self._best(hidden, k)
+        slots = np.arange(first, first + m, dtype=np.int32)
+        return slots, *self._best(hidden, k)
 
     def _projected(self, features: torch.Tensor) -> torch.Tensor:
         features = features.to(self._device, torch.float32)
@@ -392,13 +383,8 @@ class Eagle3Head:
             self._cache = grown
 
     def _reserve_slots(self, n: int) -> None:
-        old = len(self._depths)
+        old = len(self._hidden)
         if n > old:
-            size = max(n, 2 * old)
-            self._depths = np.resize(self._depths, size)
-            bias = np.full((size, size), -np.inf, np.float32)
-            bias[:old, :old] = self._bias
-            self._bias = bias
-            hidden = torch.empty(size, self._config.hidden_size, device=self._device)
+            hidden = torch.empty(max(n, 2 * old), self._config.hidden_size, device=self._device)
             hidden[:old] = self._hidden
             self._hidden = hidden
