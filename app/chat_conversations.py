@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from textual.worker import Worker
 
 from .chat_setup import Setup, kept_parameters, told_of_kept
-from .chat_view import ViewActions
+from .chat_shown import ShownConversation
 from .chat_words import with_home
 from .entry import AppError, about
 from .keys import key_name, keys_of
@@ -32,7 +32,7 @@ PROMPT_KEPT = "A system prompt was being written; {} shows it."
 ELSEWHERE = "What was written and not sent in “{}” is kept there; /open brings it back."
 
 
-class ConversationActions(ViewActions):
+class ConversationActions(ShownConversation):
     """What there is to do with conversations as wholes."""
 
     def __init__(self, setup: Setup) -> None:

@@ -9,6 +9,7 @@ from textual.timer import Timer
 from . import attachments
 from .chat_conversations import ConversationActions
 from .chat_setup import Setup
+from .chat_words import notice
 from .entry import user_sentence
 from .jobs import LoadJob
 from .keys import key_name, keys_of
@@ -16,6 +17,7 @@ from .options import ModelChoice
 from .plan_table import plan_line
 from .widgets.loading_view import LoadingView
 from .widgets.meters import all_memory
+from .widgets.note import Note
 from .widgets.user_message import UserMessage
 
 AGAIN = "Loading was cancelled; the model before is loaded again."
@@ -64,6 +66,14 @@ class LoadingActions(ConversationActions):
         self.call_later(self.show_head)
         self.run_worker(load, thread=True)
         self._ticking.resume()
+
+    async def show_head(self) -> None:
+        """Says above the conversation what is loaded, and what one should know."""
+        head = [] if self.is_loading else [self.no_model]
+        if self.engine is not None:
+            told = [notice(one, self.keys) for one in self.engine.notices]
+            head = [self.engine.description, *told]
+        await self.conversation.set_head([Note(text) for text in (*head, *self.setup.notices)])
 
     async def action_stop(self) -> None:
         """Ends the running answer; else takes back what waits for the model, else cancels the

@@ -22,7 +22,7 @@ from . import attachments
 from .chat_actions import Exchange
 from .chat_loading import LoadingActions
 from .chat_setup import Setup
-from .chat_words import fitting_messages, notice, refusal
+from .chat_words import fitting_messages, refusal
 from .entry import AppError, say
 from .jobs import AnswerJob
 from .key_order import KeysInOrder
@@ -333,51 +333,6 @@ class ChatApp(KeysInOrder, LoadingActions):
             self.session.finish("stopped", self.meta_of(exchange))
         else:
             self.session.take_back(question_too=False)
-
-    # The conversation on the screen
-
-    async def show_conversation(self) -> None:
-        """Shows the branch that the session looks at."""
-        await self.conversation.show([partial(self._widget, one) for one in self.session.turns])
-        if self.drafted_shown:
-            for widget in self.conversation.query(Answer):
-                await widget.show_drafted(True)
-        self.measure_context()
-
-    async def show_head(self) -> None:
-        """Says above the conversation what is loaded, and what one should know."""
-        head = [] if self.is_loading else [self.no_model]
-        if self.engine is not None:
-            told = [notice(one, self.keys) for one in self.engine.notices]
-            head = [self.engine.description, *told]
-        await self.conversation.set_head([Note(text) for text in (*head, *self.setup.notices)])
-
-    def _widget(self, message: Message) -> UserMessage | Answer:
-        widget: UserMessage | Answer
-        if message.role == "user":
-            widget = UserMessage(message.content, message_id=message.id)
-        else:
-            thought = message.meta.get("thought_s")
-            widget = Answer(
-                message.content,
-                message.status,
-                thought_s=thought if isinstance(thought, int | float) else None,
-                message_id=message.id,
-            )
-            spans = message.meta.get("drafted", ())
-            widget.set_spans([(int(a), int(b)) for a, b in spans])
-        self.show_version(widget)
-        return widget
-
-    def show_version(self, widget: UserMessage | Answer) -> None:
-        """Says on a message which of several versions it is."""
-        if widget.message_id is None:
-            return
-        position, count = self.session.branch(widget.message_id)
-        if count > 1:
-            both = (keys_of(f"switch_branch({step})", self.keys) for step in (-1, 1))
-            hint = " ".join(key_name(keys[0]) for keys in both if keys)
-            widget.set_version(position, count, hint)
 
 
 def run_chat(setup: Setup) -> int:
