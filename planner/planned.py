@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from .account import DEEPEST, Account
 from .beliefs import Beliefs
 from .cost import NO_OVERHEADS, CycleCost, Levels, Overheads
 from .drafting import DraftingRule
@@ -15,8 +16,9 @@ from .forecast import ExpertForecast
 from .foresight import Foresight
 from .found import first_level
 from .livecost import LiveCost
-from .policies import FIRST_PLANNING_MS, LOOK_EVERY, NOTHING, Choice, Outcome, widths_of
-from .reason import End, Reason, Step
+from .looking import Looking
+from .policies import FIRST_PLANNING_MS, NOTHING, Choice, Outcome, widths_of
+from .reason import Reason
 from .resting import ANSWER, Resting
 from .search import Plan
 from .tree import DraftTree, FloatArray, IntArray
@@ -24,10 +26,6 @@ from .tree import DraftTree, FloatArray, IntArray
 # A node that is committed once in a hundred cycles pays for no row on any machine we measured.
 LEAST_CHANCE = 0.01
 BRANCHING = 8
-DEEPEST = 16
-# Observing experts may take this share of the time, and so much at first.
-LOOKING_SHARE = 0.005
-FIRST_LOOKS_MS = 8.0
 # Of tokens found that it would not pay to verify, one in so many is learned from.
 LEARN_FOUND = 3
 NO_HOPES: FloatArray = np.zeros(0)
@@ -60,25 +58,19 @@ class Planned:
         self.max_rows = min(max_rows, live.now.max_rows)
         self.ratio = ratio
         self._overheads = overheads
+        self._looking = Looking(overheads.observe_ms)
         self._lines = 1
         self._root_union = float(beliefs.expected_unions[1])  # to expect of the lines' roots
         self.rule = DraftingRule(live, self._root_union, self.max_rows, beliefs.gains)
         self._resting = Resting(overheads, self._promise)
         self._rows_before = 1
-        self._unseen = LOOK_EVERY
-        self._time_ms = self._looking_ms = 0.0
         self._forecast = None if by_count else beliefs.forecast
         self._forecasting = self._forecast is not None
         self._foresight = Foresight()
         # Of this cycle: the roots to draft behind; what was drafted; per level its predicted gain,
-        # and the worth before. For its reason: the rate, the first drafts' ms and tokens beside the
-        # plain ms, the plan with a level more that was not drafted, how deep the context allows,
-        # and whether it is a trial; and how long the heads were to catch up.
-        self._context = self._room = 0
-        self._rate = self.rule.rate
-        self._first = (0.0, 0.0, 0.0)
-        self._wider: tuple[Plan, int] | None = None
-        self._trial, self._waiting_ms = False, 0.0
+        # and the worth before; how long the heads were to catch up; and what its reason is told by.
+        self._context, self._waiting_ms = 0, 0.0
+        self._account = Account(None)
         self._drafting: IntArray = NOTHING
         self._levels_drafted: tuple[tuple[int, ...], ...] = ()
         self._hopes: list[tuple[float, float]] = []
@@ -121,10 +113,10 @@ class Planned:
     def _turn_to_cycle(self, context: int, lines: int) -> None:
         self._context = context
         self._turn_to(lines)
-        self._levels_drafted, self._trial = (), False
+        self._levels_drafted = ()
         self._hopes.clear()
-        self._newest = self._folded = self._wider = self._found = None
-        self._rate = self.rule.rate
+        self._newest = self._folded = self._found = None
+        self._account = Account(None if self.ratio else self.rule.rate)
 
     @property
     def finds(self) -> bool:
@@ -145,7 +137,7 @@ class Planned:
             return False
         plain = self._worth(self._lines, self._plain_ms(self._rows_before))
         gain = self._worth(plan.committed, plan.ms) - plain
-        self.rule.spare(gain / self._rate - self._finding_ms)
+        self.rule.spare(gain / self.rule.rate - self._finding_ms)
         return True
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
@@ -168,13 +160,13 @@ class Planned:
                 return False
         self._drafting = np.array(sorted(order[:n]), np.int32)
         self._hopes.append((gain, worth))
-        self._first = (self._first_ms(n) - plain_ms, hoped, plain_ms)
+        self._account.first = (self._first_ms(n) - plain_ms, hoped, plain_ms)
         self._waiting_ms = waiting * self._overheads.position_ms
         # Caught up on once, the text serves all further cycles of the answer.
         least = self.rule.rate * self._waiting_ms / ANSWER
         ms = self._spent_ms([(0,) * n]) + self._waiting_ms
         goes_on = self.rule.goes_on(0, gain, ms, least)
-        self._trial = self.rule.trying
+        self._account.trial = self.rule.trying
         return goes_on
 
     def _beside(self, hopes: FloatArray) -> tuple[float, float, list[int]]:
@@ -191,7 +183,7 @@ class Planned:
         return self._worth(wider.committed, wider.ms - spared_ms) - worth, worth, lines
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
-        depth, self._room = len(self._levels_drafted), room
+        depth, self._account.room = len(self._levels_drafted), room
         if depth == 0:
             self._levels_drafted = ((0,) * len(self._drafting),)
             return self._drafting, BRANCHING
@@ -218,7 +210,7 @@ class Planned:
         gain = self._worth(wider.committed, wider.ms) - worth
         level_ms = self._spent_ms([level])
         if not len(nodes) or not self.rule.goes_on(depth, gain, level_ms):
-            self._wider = (wider, len(nodes))
+            self._account.wider = (wider, len(nodes))
             return NOTHING, 0
         self._hopes.append((gain, worth))
         self._levels_drafted = (*self._levels_drafted, level)
@@ -244,17 +236,14 @@ class Planned:
         return Choice(plan.keep, chances, drafts.union(plan.keep), kept)
 
     def looks(self, tree: DraftTree) -> bool:
-        self._unseen += 1
-        observe_ms = self._overheads.observe_ms
-        if self._looking_ms + observe_ms > LOOKING_SHARE * self._time_ms + FIRST_LOOKS_MS:
+        if not self._looking.begins():
             return False
         news = self._forecasting and self._forecast and not self._forecast.knows(tree.tokens)
-        return bool(news) or (len(tree) > 1 and self._unseen > LOOK_EVERY)
+        return bool(news) or (len(tree) > 1 and self._looking.is_due)
 
     def learn(self, outcome: Outcome) -> None:
         if outcome.experts is not None:
-            self._unseen = 0
-            self._looking_ms += self._overheads.observe_ms
+            self._looking.looked()
         choice = outcome.choice
         tree, path, experts, paid = outcome.tree, outcome.path, outcome.experts, outcome.paid_union
         self.beliefs.learn(tree, path, choice.forecast, experts, self._folded, paid)
@@ -268,11 +257,11 @@ class Planned:
             self.planning_ms,
         )
         self.rule.learn(len(outcome.path), ms)
-        self._time_ms += ms
+        self._looking.passed(ms)
         self._rows_before = rows
         self._found = None
         if outcome.levels or outcome.looked_up:
-            if self._trial:
+            if self._account.trial:
                 self.rule.charge(max(0.0, outcome.catch_up_ms - self._waiting_ms))
             steps = len(outcome.levels) + outcome.looked_up
             self._foresight.learn(outcome, steps, forecasting=self._forecasting)
@@ -281,7 +270,7 @@ class Planned:
         self.beliefs.learn_paid(1, paid_union)
         ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
         self.rule.learn(1, ms)
-        self._time_ms += ms
+        self._looking.passed(ms)
         self._rows_before = 1
         self._found = None
 
@@ -302,26 +291,8 @@ class Planned:
             surest, plain_ms = self.rule.surest(self._foresight.planning_ms[False])
             return Reason("hopeless", 0, plain_ms, surest)
         if self._newest is None:
-            first_ms, hoped, plain_ms = self._first
-            token_ms = plain_ms if self.ratio else 1 / self._rate
-            return Reason("unpromising", 0, token_ms, Step(first_ms, hoped))
-        drafts, plan = self._newest
-        token_ms = plan.ms / plan.committed if self.ratio else 1 / self._rate
-        rows_left = int(plan.keep.sum()) < self.max_rows
-        step, level = drafts.best_left_out(plan.keep, token_ms) if rows_left else None, None
-        if self._wider is not None:
-            wider, nodes = self._wider
-            level = Step(wider.ms - plan.ms, wider.committed - plan.committed, nodes)
-        drafted = int(plan.keep.sum()) - self._lines
-        end = self._end(int(drafts.tree.depths[-1])) if rows_left else "rows"
-        return Reason("planned", drafted, token_ms, step, level, end, self._trial)
-
-    def _end(self, depth: int) -> End:
-        if self._wider is not None:
-            return "level"
-        if depth >= self._room:
-            return "context"
-        return "deepest" if depth >= DEEPEST else "unlikely"
+            return self._account.of_no_level()
+        return self._account.of_plan(*self._newest, self.max_rows)
 
     def _worth(self, committed: float, ms: float) -> float:
         """A cycle's worth in tokens: for the ratio, those of a plain decode's time."""

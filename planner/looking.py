@@ -1,0 +1,37 @@
+"""When the experts of a cycle that nobody counts are worth looking at, which takes time."""
+
+from __future__ import annotations
+
+from .policies import LOOK_EVERY
+
+# Observing experts may take this share of the time, and so much at first.
+LOOKING_SHARE = 0.005
+FIRST_LOOKS_MS = 8.0
+
+
+class Looking:
+    """observe_ms: what a look takes."""
+
+    def __init__(self, observe_ms: float) -> None:
+        self._observe_ms = observe_ms
+        self._unseen = LOOK_EVERY  # cycles since the last look
+        self._time_ms = self._looking_ms = 0.0
+
+    def begins(self) -> bool:
+        """Asked in every cycle that may be looked at: whether there is time for it."""
+        self._unseen += 1
+        looking_ms = self._looking_ms + self._observe_ms
+        return looking_ms <= LOOKING_SHARE * self._time_ms + FIRST_LOOKS_MS
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to look even where nothing new is to be seen."""
+        return self._unseen > LOOK_EVERY
+
+    def looked(self) -> None:
+        self._unseen = 0
+        self._looking_ms += self._observe_ms
+
+    def passed(self, ms: float) -> None:
+        """A cycle took so long."""
+        self._time_ms += ms
