@@ -149,6 +149,11 @@ async def opened(
     async with app.run_test(size=size, notifications=toasts) as pilot:
         await until(lambda: app.engine is not None and len(app.query(Note)) > 0)
         yield pilot
+        # A key goes from the app to a widget and back. The harness takes the screens away beside
+        # that, which the chat itself never does.
+        for _ in range(3):
+            if app.is_running and not app._exit:
+                await pilot.pause()
 
 
 async def say(pilot: Pilot[None], text: str) -> None:
