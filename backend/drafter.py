@@ -236,7 +236,7 @@ def _likely(tree: DraftTree, level: Level, least_chance: float) -> Level:
     has already, however unlikely the head takes them to be."""
     if least_chance <= 0:
         return level
-    kept = tree.path_products(tree.probs)[level.parents] * level.probs >= least_chance
+    kept = tree.path_probs[level.parents] * level.probs >= least_chance
     if tree.named is not None:
         known = set(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
         pairs = zip(level.parents.tolist(), level.tokens.tolist(), strict=True)

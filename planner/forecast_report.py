@@ -51,7 +51,7 @@ def forecast_quality(texts: Sequence[TracedText], forecast: Forecast) -> list[Si
             expected = forecast.of(tree)
             signals = forecast.signals(tree)
             guesses = [forecast.likeliest(signals[:, s]) for s in range(len(SIGNALS))]
-            order = np.argsort(-tree.path_products(tree.probs), kind="stable")
+            order = np.argsort(-tree.path_probs, kind="stable")
             plans = [order[:n] for n in PLAN_ROWS]
             for guess, hit, union in zip([*guesses, expected.sets], hits, unions, strict=True):
                 hit.append(sizes(guess[1:] & seen[1:]))
@@ -91,7 +91,7 @@ def forecast_quality(texts: Sequence[TracedText], forecast: Forecast) -> list[Si
 def likeliest(step: TracedStep, rows: int) -> tuple[DraftTree, Bitsets]:
     """The part of a step's candidates that a plan would hold, and its experts."""
     tree = step.tree
-    keep = best_nodes(tree.path_products(tree.probs), rows)
+    keep = best_nodes(tree.path_probs, rows)
     states = np.zeros((len(tree), step.hidden.shape[1]), np.float32)
     states[step.expanded] = step.hidden
     inner = np.zeros(len(tree), np.bool_)

@@ -182,7 +182,7 @@ def mean_unions(texts: Sequence[TracedText], max_rows: int) -> FloatArray:
     sums = np.zeros((2, len(counts)))
     steps = [step for text in texts for step in text.steps]
     for step in steps[:: max(1, len(steps) // SAMPLE)]:
-        order = np.argsort(-step.tree.path_products(step.tree.probs), kind="stable")
+        order = np.argsort(-step.tree.path_probs, kind="stable")
         for i, n in enumerate(counts):
             if n <= len(order):
                 sums[:, i] += union_per_layer(step.experts[order[:n]]).mean(), 1

@@ -47,7 +47,7 @@ def completed(
     were not asked about before; None: all.
     """
     n = len(tree)
-    chances = tree.path_products(tree.probs).tolist()
+    chances = tree.path_probs.tolist()
     tokens = tree.tokens.tolist()
     known = {
         (parent, token): node

@@ -272,7 +272,7 @@ class Eagle3(Baseline):
 
 def _best_by_line(tree: DraftTree, eligible: BoolArray, n: int) -> BoolArray:
     """bool: of the eligible nodes the n of each line with the highest path probability."""
-    scores, keep = tree.path_products(tree.probs), np.zeros(len(tree), np.bool_)
+    scores, keep = tree.path_probs, np.zeros(len(tree), np.bool_)
     for line in range(tree.n_lines):
         nodes = np.flatnonzero(eligible & (tree.lines == line))
         keep[nodes] = best_nodes(scores[nodes], n)

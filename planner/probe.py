@@ -96,6 +96,6 @@ def _samples(step: TracedStep) -> tuple[NDArray[np.generic], ...]:
     states = np.zeros((len(tree), step.hidden.shape[1]), np.float32)
     states[step.expanded] = step.hidden
     is_draft = np.isin(tree.parents, step.expanded)
-    nodes = np.argsort(-tree.path_products(tree.probs), kind="stable")[:LIKELIEST]
+    nodes = np.argsort(-tree.path_probs, kind="stable")[:LIKELIEST]
     parents = tree.parents[nodes]
     return tree.tokens[nodes], states[parents], is_draft[nodes], step.experts[nodes]

@@ -113,7 +113,7 @@ class Candidates:
     ) -> bool:
         """Adds the best `branching` children of `nodes`; False if there are none."""
         parents, members = [], []
-        chances, lines = self.tree.path_products(self.tree.probs), self.tree.lines
+        chances, lines = self.tree.path_probs, self.tree.lines
         known = set(zip(self.tree.parents.tolist(), self.tree.tokens.tolist(), strict=True))
         for node in nodes.tolist():
             full = self.steps[lines[node]].tree

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,20 +74,31 @@ class DraftTree:
     @cached_property
     def lines(self) -> IntArray:
         """int32 [n]: the line that each node belongs to."""
+        if self.n_lines == 1:
+            return np.zeros(len(self), np.int32)
         lines = np.arange(len(self), dtype=np.int32)
-        for node in range(self.n_lines, len(self)):
-            lines[node] = lines[self.parents[node]]
+        for level in self._levels:
+            lines[level] = lines[self.parents[level]]
         return lines
 
     @cached_property
     def depths(self) -> IntArray:
         """int32 [n]: distance from the root."""
-        depths = np.zeros(len(self), np.int32)
-        reached = self.parents
-        while (below := reached >= 0).any():
-            depths += below
-            reached = np.where(below, self.parents[reached], -1)
-        return depths
+        depths: list[int] = []
+        for parent in self.parents.tolist():
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        return np.array(depths, np.int32)
+
+    @cached_property
+    def _levels(self) -> list[slice]:
+        """The nodes of each depth, from 1 on."""
+        ends = np.bincount(self.depths).cumsum().tolist()
+        return [slice(start, end) for start, end in pairwise(ends)]
+
+    @cached_property
+    def path_probs(self) -> FloatArray:
+        """float64 [n]: for every node the product of `probs` along its path."""
+        return self.path_products(self.probs)
 
     @cached_property
     def source(self) -> NDArray[np.uint8]:
@@ -123,10 +135,9 @@ class DraftTree:
 
     def path_products(self, values: FloatArray) -> FloatArray:
         """float64 [n]: for every node the product of `values` [n] along its path."""
-        products = values.astype(np.float64, copy=True)
-        ends = np.searchsorted(self.depths, np.arange(1, self.depths[-1] + 2))
-        for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-            products[start:end] *= products[self.parents[start:end]]
+        products = values.astype(np.float64)
+        for level in self._levels:
+            products[level] *= products[self.parents[level]]
         return products
 
     def grown(
@@ -149,16 +160,18 @@ class DraftTree:
         elif known is not None:
             known = np.concatenate([known, np.zeros((len(parents), known.shape[1]), np.float32)])
         tree = DraftTree(
-            np.concatenate([self.parents, parents.astype(np.int32)]),
-            np.concatenate([self.tokens, tokens.astype(np.int32)]),
-            np.concatenate([self.probs, probs.astype(np.float64)]),
+            np.concatenate([self.parents, parents], dtype=np.int32),
+            np.concatenate([self.tokens, tokens], dtype=np.int32),
+            np.concatenate([self.probs, probs]),
             known,
             None if self.named is None else np.vstack([self.named, named_by(HEAD, probs)]),
         )
         # Known already, and asked for at every level.
-        level = np.full(len(parents), self.depths[-1] + 1, np.int32)
-        tree.__dict__["depths"] = np.concatenate([self.depths, level])
-        tree.__dict__["n_lines"] = self.n_lines
+        tree.__dict__.update(
+            n_lines=self.n_lines,
+            depths=np.concatenate([self.depths, self.depths[parents] + 1], dtype=np.int32),
+            path_probs=np.concatenate([self.path_probs, self.path_probs[parents] * probs]),
+        )
         return tree
 
     def joined(
@@ -224,6 +237,8 @@ class DraftTree:
         Raises ValueError if `keep` is not ancestor-closed (a kept node whose parent is dropped), or
         lacks a root.
         """
+        if keep.all():
+            return self
         n = self.n_lines
         if not keep[:n].all() or not keep[self.parents[n:]][keep[n:]].all():
             raise ValueError("the kept nodes are not ancestor-closed")
@@ -232,7 +247,9 @@ class DraftTree:
         parents[n:] = new_index[parents[n:]]
         states = None if self.states is None else self.states[keep]
         named = None if self.named is None else self.named[keep]
-        return DraftTree(parents, self.tokens[keep], self.probs[keep], states, named)
+        tree = DraftTree(parents, self.tokens[keep], self.probs[keep], states, named)
+        tree.__dict__.update(n_lines=n, depths=self.depths[keep], path_probs=self.path_probs[keep])
+        return tree
 
 
 def named_by(drafter: int, probs: FloatArray) -> FloatArray:

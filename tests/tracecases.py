@@ -74,7 +74,7 @@ def _candidates(root: int, head: FloatArray) -> tuple[DraftTree, np.ndarray]:
     """The tree behind `root`, and its nodes that were expanded."""
     tree, expanded, newest = DraftTree.of_root(root), [], np.zeros(1, np.int32)
     for count in EXPANDED:
-        scores = tree.path_products(tree.probs)[newest]
+        scores = tree.path_probs[newest]
         best = np.sort(newest[np.argsort(-scores, kind="stable")[:count]])
         expanded += best.tolist()
         children = np.argsort(-head[tree.tokens[best]], axis=1, kind="stable")[:, :BRANCHING]
