@@ -13,14 +13,13 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit.planner import DraftTree, FloatArray, IntArray
+from specfit.planner import DraftTree, IntArray
 
 from . import library
 from .errors import SpecfitError
@@ -90,7 +89,8 @@ class Context:
         self.n_past = [0] * lines
         # Of the sequences that are no line's: the line whose text each holds, and how much of it.
         self._spare = dict.fromkeys(range(lines, n_seq), (0, 0))
-        self._decoded = _Decoded((), np.ones((1, 1), np.bool_), [0])
+        # Of the last tree decoded: its lines, and the sequences of every node.
+        self._decoded: tuple[Sequence[int], list[list[int]]] = (), []
 
     def close(self) -> None:
         self._finalizer()
@@ -139,11 +139,10 @@ class Context:
 
         lines: of this context, those that the tree's lines are.
         """
-        carries, owners = leaf_sequences(tree)
-        ids = self._sequence_ids(owners, lines)
-        self._decoded = _Decoded(lines, carries, ids)
+        carried = self._sequences(tree, lines)
+        self._decoded = lines, carried
         starts = np.array([self.n_past[line] for line in lines], np.int32)
-        self._batch.fill_tree(tree, starts[tree.lines], carries, np.array(ids, np.int32))
+        self._batch.fill_tree(tree.tokens, starts[tree.lines] + tree.depths, carried)
         self._decode()
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
@@ -152,22 +151,18 @@ class Context:
 
         paths: nodes from a root on.
         """
-        lines, carries, ids = self._decoded.lines, self._decoded.carries, self._decoded.ids
-        memory, starts = self._memory, list(self.n_past)
-        for path, line in zip(paths, lines, strict=True):
-            start, kept = starts[line], starts[line] + len(path)
-            own = ids.index(line)
-            end = carries[path[-1]]
-            shared = int(carries[path, own].sum())  # nodes of the path that its sequence holds too
+        memory, (lines, carried) = self._memory, self._decoded
+        for root, (path, line) in enumerate(zip(paths, lines, strict=True)):
+            start, kept = self.n_past[line], self.n_past[line] + len(path)
+            # Nodes of the path that its line's sequence holds too.
+            shared = sum(line in carried[node] for node in path)
             llama.llama_memory_seq_rm(memory, line, start + shared, -1)
-            if not end[own]:
-                owner = ids[int(end.argmax())]  # any leaf below the path's end will do
+            if shared < len(path):
+                owner = carried[path[-1]][0]  # any leaf below the path's end will do
                 llama.llama_memory_seq_cp(memory, owner, line, start + shared, kept)
+            for seq in carried[root][1:]:
+                llama.llama_memory_seq_rm(memory, seq, start, -1)
             self.n_past[line] = kept
-        for seq in ids:
-            if seq in self._spare:
-                line, _ = self._spare[seq]
-                llama.llama_memory_seq_rm(memory, seq, starts[line], -1)
 
     def truncate(self, n: int, line: int = 0) -> None:
         """Forgets everything of a line from position `n` on, a tree that was never committed
@@ -255,25 +250,22 @@ class Context:
         pointer = llama.llama_get_logits_ith(self.handle, row)
         return np.ctypeslib.as_array(pointer, (self.model.n_vocab,))
 
-    def _sequence_ids(self, owners: Sequence[int], lines: Sequence[int]) -> list[int]:
-        """The sequence of every leaf: for the first one of a line the line's own, for the others
-        one that holds the line's committed text, made so now.
-
-        owners: which of `lines` each leaf belongs to.
-        """
+    def _sequences(self, tree: DraftTree, lines: Sequence[int]) -> list[list[int]]:
+        """The sequences that every node carries, one for each leaf below it, the likeliest first:
+        for the first leaf of a line the line's own, for the others one that holds the line's
+        committed text, made so now."""
         free = list(self._spare)
-        ids: list[int] = []
-        for owner in owners:
-            line = lines[owner]
-            if line not in ids:
-                ids.append(line)
-                continue
-            # Best one that holds this line's text already.
-            seq = next((seq for seq in free if self._spare[seq][0] == line), free[0])
-            free.remove(seq)
-            self._share_prefix(seq, line)
-            ids.append(seq)
-        return ids
+        carried: list[list[int]] = [[] for _ in range(len(tree))]
+        for path in leaf_paths(tree):
+            seq = line = lines[path[0]]
+            if carried[path[0]]:
+                # Best one that holds this line's text already.
+                seq = next((seq for seq in free if self._spare[seq][0] == line), free[0])
+                free.remove(seq)
+                self._share_prefix(seq, line)
+            for node in path:
+                carried[node].append(seq)
+        return carried
 
     def _share_prefix(self, seq: int, line: int) -> None:
         """Makes sequence `seq` hold the committed text of `line`."""
@@ -314,32 +306,12 @@ def context_params(runtime: Runtime, ctx: int, lines: int, *, drafting: bool) ->
     return params
 
 
-@dataclass(frozen=True)
-class _Decoded:
-    """The trees of the last decode. lines: of the context. carries: bool [n, leaves]. ids: the
-    leaves' sequences."""
-
-    lines: Sequence[int]
-    carries: NDArray[np.bool_]
-    ids: list[int]
-
-
-def leaf_sequences(tree: DraftTree) -> tuple[NDArray[np.bool_], list[int]]:
-    """bool [n, leaves]: whether a node lies on the path to a leaf, so carries its sequence; and for
-    every leaf its line.
-
-    Leaves are numbered by falling path probability, so that the first one of a line, which needs no
-    copies when its path is accepted, is the likeliest.
-    """
-    chances: FloatArray = tree.path_products(tree.probs)
-    leaves = sorted(tree.leaves.tolist(), key=lambda leaf: (-chances[leaf], leaf))
-    carries = np.zeros((len(tree), len(leaves)), np.bool_)
-    owners = []
-    for seq, leaf in enumerate(leaves):
-        path = tree.path(leaf)
-        carries[path, seq] = True
-        owners.append(path[0])
-    return carries, owners
+def leaf_paths(tree: DraftTree) -> list[list[int]]:
+    """The nodes from a root to each leaf, by falling path probability: the first one of a line,
+    which needs no copies when it is accepted, is the likeliest."""
+    leaves = tree.leaves
+    order = np.argsort(-tree.path_probs[leaves], kind="stable")
+    return [tree.path(leaf) for leaf in leaves[order].tolist()]
 
 
 class _Batch:
@@ -383,15 +355,14 @@ class _Batch:
         self.logits[n - 1] = output_last
 
     def fill_tree(
-        self, tree: DraftTree, starts: IntArray, carries: NDArray[np.bool_], ids: IntArray
+        self, tokens: IntArray, positions: IntArray, sequences: Sequence[Sequence[int]]
     ) -> None:
-        """starts: [n], of each node's line. carries: [n, leaves]. ids: [leaves], sequences."""
-        n = len(tree)
+        """tokens, positions: [n]. sequences: those of every node."""
+        n = len(tokens)
         self.struct.n_tokens = n
-        self.tokens[:n] = tree.tokens
-        self.positions[:n] = starts + tree.depths
+        self.tokens[:n] = tokens
+        self.positions[:n] = positions
         self.logits[:n] = 1
-        for row, carried in enumerate(carries):
-            of_row = ids[carried]
+        for row, of_row in enumerate(sequences):
             self._n_seq_id[row] = len(of_row)
             self._seq_ids[row, : len(of_row)] = of_row

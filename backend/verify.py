@@ -22,9 +22,8 @@ def walk(
     sample:  draws the target's token after a node.
     goes_on: told every token as it is committed; False ends the text with that token.
     """
-    children = {
-        (int(tree.parents[node]), int(tree.tokens[node])): node for node in range(1, len(tree))
-    }
+    edges = zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True)
+    children = {edge: node for node, edge in enumerate(edges)}
     path, committed = [root], []
     while True:
         token = sample(path[-1])

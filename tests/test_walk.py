@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfit.backend.context import leaf_sequences
+from specfit.backend.context import leaf_paths
 from specfit.backend.verify import walk
 from specfit.planner import DraftTree
 
@@ -54,9 +54,8 @@ def test_the_text_ends_with_the_token_that_ends_it() -> None:
 
 
 @given(trees())
-def test_each_leaf_has_a_sequence_that_is_exactly_its_path(tree: DraftTree) -> None:
-    carries, _ = leaf_sequences(tree)
-    assert carries.shape == (len(tree), len(tree.leaves))
-    assert carries[0].all()
-    paths = {tuple(np.flatnonzero(column)) for column in carries.T}
-    assert paths == {tuple(tree.path(int(leaf))) for leaf in tree.leaves}
+def test_each_leaf_has_its_path_the_likeliest_first(tree: DraftTree) -> None:
+    paths = leaf_paths(tree)
+    assert sorted(paths) == sorted(tree.path(int(leaf)) for leaf in tree.leaves)
+    chances = [tree.path_probs[path[-1]] for path in paths]
+    assert chances == sorted(chances, reverse=True)
