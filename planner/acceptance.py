@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .regression import RunningRegression
-from .tree import HEAD, LOOKUP, BoolArray, DraftTree, FloatArray, IntArray, named_by
+from .tree import HEAD, LOOKUP, BoolArray, DraftTree, FloatArray, IntArray
 
 DEPTHS = 8
 # Cycles that are learned from at once: what Python does once a cycle it does with cold caches.
@@ -36,6 +36,11 @@ _SURE = 1e-4
 # By whom a token was named: the columns of `DraftTree.named` that count.
 _KINDS = ((HEAD,), (LOOKUP,), (HEAD, LOOKUP), (LOOKUP,))
 BY_HEAD, BY_LOOKUP, BY_BOTH, DENIED = range(len(_KINDS))
+_FIRST = np.array([columns[0] for columns in _KINDS])
+# By whether the head was asked for a node's siblings, and by `DraftTree.source` of the node.
+_KIND_OF = np.array(
+    [[BY_HEAD, BY_HEAD, BY_LOOKUP, BY_BOTH], [BY_HEAD, BY_HEAD, DENIED, BY_BOTH]], np.int32
+)
 # A priori a match weighs less than a head says, agreement more, and what a head denies little.
 _PRIORS = (
     _PRIOR,
@@ -62,13 +67,18 @@ class Acceptance:
         """float64 [n]: chance that a node is accepted given that its parent is; 1 for a root."""
         depths = _clipped(tree.depths)
         if tree.named is None:
-            chances = self._chances(BY_HEAD, tree.probs[:, None], depths)
+            theta = self._regression(BY_HEAD).theta
+            scores = theta[0] * _logits(tree.probs) + (theta[1] + theta[1 + depths])
         else:
-            kinds, chances = kinds_of(tree), np.ones(len(tree))
-            for kind in np.unique(kinds[tree.n_lines :]).tolist():
-                of_kind = kinds == kind
-                named = tree.named[of_kind][:, _KINDS[kind]]
-                chances[of_kind] = self._chances(kind, named, depths[of_kind])
+            nodes, kinds, logits = np.arange(len(tree)), kinds_of(tree), _logits(tree.named)
+            thetas = np.zeros((len(_KINDS), 3 + DEPTHS))
+            for kind in set(kinds[tree.n_lines :].tolist()):
+                theta = self._regression(kind).theta
+                thetas[kind, : len(theta)] = theta
+            of = thetas[kinds]
+            scores = of[:, 0] * logits[nodes, _FIRST[kinds]] + (of[:, 1] + of[nodes, 1 + depths])
+            scores += of[:, -1] * logits[:, LOOKUP]
+        chances: FloatArray = 1 / (1 + np.exp(-scores))
         chances[: tree.n_lines] = 1.0
         return chances
 
@@ -88,15 +98,6 @@ class Acceptance:
         if len(self._news) == TOGETHER:
             self._learn_news()
 
-    def _chances(self, kind: int, named: FloatArray, depths: IntArray) -> FloatArray:
-        """float64 [n]: chances of nodes of a kind, by the probabilities [n, drafter] that count."""
-        slope, base, *rest = self._regression(kind).theta
-        offsets = base + np.array([0.0, *rest[:DEPTHS]])
-        scores = slope * _logits(named[:, 0]) + offsets[depths]
-        if named.shape[1] > 1:
-            scores += _logits(named[:, 1:]) @ np.array(rest[DEPTHS:])
-        return np.asarray(1 / (1 + np.exp(-scores)))
-
     def _learn_news(self) -> None:
         kinds: list[IntArray] = []
         named: list[FloatArray] = []
@@ -108,7 +109,7 @@ class Acceptance:
             tried = on_path[tree.parents]
             tried[: tree.n_lines] = False
             kinds.append(kinds_of(tree)[tried])
-            named.append((named_by(HEAD, tree.probs) if tree.named is None else tree.named)[tried])
+            named.append(tree.by_drafter[tried])
             depths.append(tree.depths[tried])
             accepted.append(on_path[tried])
         self._news.clear()
@@ -167,15 +168,7 @@ class Acceptance:
 
 def kinds_of(tree: DraftTree) -> IntArray:
     """int32 [n]: of each draft what was said of it, BY_HEAD to DENIED; BY_HEAD for roots."""
-    if tree.named is None:
-        return np.zeros(len(tree), np.int32)
-    by_head, by_lookup = ((tree.source >> bit) & 1 for bit in (HEAD, LOOKUP))
-    asked = tree.expanded[np.maximum(tree.parents, 0)]
-    kinds = np.where(
-        by_head, np.where(by_lookup, BY_BOTH, BY_HEAD), np.where(asked, DENIED, BY_LOOKUP)
-    )
-    kinds[: tree.n_lines] = BY_HEAD
-    return kinds.astype(np.int32)
+    return _KIND_OF[tree.expanded[tree.parents].astype(np.intp), tree.source]
 
 
 def _new_regression(prior: FloatArray) -> RunningRegression:

@@ -100,6 +100,11 @@ class DraftTree:
         """float64 [n]: for every node the product of `probs` along its path."""
         return self.path_products(self.probs)
 
+    @property
+    def by_drafter(self) -> FloatArray:
+        """`named`, also where all drafts are the head's; a root's row means nothing."""
+        return named_by(HEAD, self.probs) if self.named is None else self.named
+
     @cached_property
     def source(self) -> NDArray[np.uint8]:
         """uint8 [n]: bits of the drafters that named each node; 0 for a root."""
@@ -190,8 +195,7 @@ class DraftTree:
         [m, drafter]. states: as in `grown`.
         """
         n, n_lines = len(self), self.n_lines
-        rows = named_by(HEAD, self.probs) if self.named is None else self.named
-        rows = np.vstack([rows, named])
+        rows = np.vstack([self.by_drafter, named])
         rows[:n_lines] = 0.0
         above, texts = self.parents.tolist(), self.tokens.tolist()
         known = dict(zip(zip(above, texts, strict=True), range(n), strict=True))
