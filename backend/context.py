@@ -223,23 +223,20 @@ class Context:
 
         A view of llama.cpp's own memory, where it can be: the next decode overwrites it.
         """
-        inputs = [library.get_layer_input(self.handle, tap) for tap in self.taps]
-        places = [ctypes.addressof(layer.contents) for layer in inputs]
+        places = [library.get_layer_input(self.handle, tap) for tap in self.taps]
         if places != self._feature_places:
-            self._feature_places, self._features = places, self._feature_view(inputs, places)
+            self._feature_places, self._features = places, self._feature_view(places)
         if self._features is not None:
             return self._features[:rows]
-        shape = (rows, self.model.n_embd)
-        return np.stack([np.ctypeslib.as_array(layer, shape) for layer in inputs], 1)
+        n_embd = self.model.n_embd
+        return np.stack([library.floats(place, rows, n_embd) for place in places], 1)
 
-    def _feature_view(
-        self, inputs: Sequence[ctypes._Pointer[ctypes.c_float]], places: Sequence[int]
-    ) -> Features | None:
+    def _feature_view(self, places: Sequence[int]) -> Features | None:
         """[BATCH, taps, n_embd]: all tapped layers as one array, if llama.cpp laid them out so."""
         size = BATCH * self.model.n_embd
         if any(place != places[0] + 4 * size * i for i, place in enumerate(places)):
             return None
-        layers = np.ctypeslib.as_array(inputs[0], (len(inputs), BATCH, self.model.n_embd))
+        layers = library.floats(places[0], len(places), BATCH, self.model.n_embd)
         return layers.transpose(1, 0, 2)
 
     def logits(self, row: int) -> NDArray[np.float32]:
@@ -247,8 +244,7 @@ class Context:
 
         llama.cpp's own memory: the next decode overwrites it.
         """
-        pointer = llama.llama_get_logits_ith(self.handle, row)
-        return np.ctypeslib.as_array(pointer, (self.model.n_vocab,))
+        return library.floats(library.get_logits_ith(self.handle, row), self.model.n_vocab)
 
     def _sequences(self, tree: DraftTree, lines: Sequence[int]) -> list[list[int]]:
         """The sequences that every node carries, one for each leaf below it, the likeliest first:

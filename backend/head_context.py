@@ -44,7 +44,7 @@ _set_states = library.symbol(
 _get_states = library.symbol(
     "_Z26llama_get_embeddings_nextnP13llama_context",
     "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z",
-    restype=ctypes.POINTER(ctypes.c_float),
+    restype=ctypes.c_void_p,
     argtypes=[ctypes.c_void_p],
 )
 
@@ -128,7 +128,7 @@ class HeadContext:
         batch.positions[:m] = np.arange(first, first + m)
         batch.sequences[:m] = sequence
         self._check(llama.llama_encode(self.handle, self._features.without_tokens))
-        return np.ctypeslib.as_array(_get_states(self.handle), (m, self._width))
+        return library.floats(_get_states(self.handle), m, self._width)
 
     def decode(
         self,
@@ -155,9 +155,9 @@ class HeadContext:
         self._check(llama.llama_decode(self.handle, batch.struct))
         if not outputs:
             return None
-        logits = llama.llama_get_logits(self.handle)  # which waits for a GPU
-        states = np.ctypeslib.as_array(_get_states(self.handle), (m, self._width))
-        return states, np.ctypeslib.as_array(logits, (m, self._n_vocab))
+        logits = library.get_logits(self.handle)  # which waits for a GPU
+        states = library.floats(_get_states(self.handle), m, self._width)
+        return states, library.floats(logits, m, self._n_vocab)
 
     def share(self, source: int, to: int, start: int, end: int) -> None:
         """Makes the pairs from position start to end of one sequence another's as well."""

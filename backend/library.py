@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
+import numpy as np
+from numpy.typing import NDArray
 
 from . import last_words
 from .errors import SpecfitError
@@ -125,9 +128,22 @@ set_layer_input = symbol(
 )
 get_layer_input = symbol(
     *_GET_LAYER_INPUT,
-    restype=ctypes.POINTER(ctypes.c_float),
+    restype=ctypes.c_void_p,
     argtypes=[ctypes.c_void_p, ctypes.c_uint32],
 )
+# Those of the binding give pointers, from which an array is far to go.
+get_logits = symbol("llama_get_logits", restype=ctypes.c_void_p, argtypes=[ctypes.c_void_p])
+get_logits_ith = symbol(
+    "llama_get_logits_ith",
+    restype=ctypes.c_void_p,
+    argtypes=[ctypes.c_void_p, ctypes.c_int32],
+)
+
+
+def floats(place: int, *shape: int) -> NDArray[np.float32]:
+    """llama.cpp's own floats at `place`, which its next decode may overwrite."""
+    memory = (ctypes.c_float * math.prod(shape)).from_address(place)
+    return np.frombuffer(memory, np.float32).reshape(shape)
 
 
 def supports_gpu() -> bool:

@@ -202,9 +202,7 @@ def test_features_are_the_inputs_of_the_tapped_layers_in_their_order(
     context.tap(0, wanted=True)
     context.decode_prompt(prompt_of(engine, 9))
     layers = [
-        np.ctypeslib.as_array(
-            library.get_layer_input(context.handle, tap), (9, context.model.n_embd)
-        )
+        library.floats(library.get_layer_input(context.handle, tap), 9, context.model.n_embd)
         for tap in context.taps
     ]
     assert len(layers) == 3
@@ -212,7 +210,7 @@ def test_features_are_the_inputs_of_the_tapped_layers_in_their_order(
     assert np.abs(wanted).max() > 0
     np.testing.assert_array_equal(context.features(9), wanted)
     # Were llama.cpp to lay them out otherwise, they would be copied together.
-    monkeypatch.setattr(context, "_feature_view", lambda _inputs, _places: None)
+    monkeypatch.setattr(context, "_feature_view", lambda _places: None)
     monkeypatch.setattr(context, "_feature_places", [])
     np.testing.assert_array_equal(context.features(9), wanted)
     context._feature_places = []
