@@ -88,6 +88,10 @@ class Beliefs:
         """float64 [rows + 1]: weighted union to expect of that many rows, whichever they are."""
         return self.unions.mean * self.weight
 
+    def expected_union(self, rows: int) -> float:
+        """The same of so many rows."""
+        return float(self.unions.mean[rows]) * self.weight
+
     def per_layer(self, weighted_union: float, rows: int) -> float:
         """The mean union per layer that a weighted union stands for; what is expected of so many
         rows where no layer's experts have a weight."""

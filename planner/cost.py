@@ -101,11 +101,12 @@ class CycleCost:
     def draft_ms(self, levels: Levels) -> float:
         """Cost of drafting."""
         last = len(self.level_ms) - 1
-        return float(sum(self.level_ms[min(width, last)] for level in levels for width in level))
+        widths = (min(width, last) for level in levels for width in level)
+        return float(sum(map(self.level_ms.item, widths)))
 
     def verify_ms(self, rows: int, weighted_union: float) -> float:
         """Cost of a decode like the one before, in tables that are folded by `at`."""
-        return float(self.rows_ms[rows] + self.expert_ms[rows] * weighted_union)
+        return float(self.rows_ms.item(rows) + self.expert_ms.item(rows) * weighted_union)
 
     def paid(self, sets: Bitsets, alone: FloatArray | None) -> tuple[Bitsets, FloatArray | None]:
         """What is paid for of the experts `sets` [n, layer, word] of some nodes: those that are not

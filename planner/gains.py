@@ -32,7 +32,7 @@ class Gains:
 
     def calibrated(self, level: int, predicted: float) -> float:
         """What to expect of a level of which so much is predicted."""
-        offset, slope = self._lines[level > 0].theta
+        offset, slope = self._lines[level > 0].theta.tolist()
         return float(offset + slope * predicted)
 
     def learn(self, level: int, predicted: float, gained: float) -> None:

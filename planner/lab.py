@@ -122,7 +122,7 @@ class Lab:
             looks_up=DRAFTERS[LOOKUP] in drafters,
         )
         if part == "rules":
-            root_union = float(policy.beliefs.expected_unions[1])
+            root_union = policy.beliefs.expected_union(1)
             policy.rule = Unruled(live, root_union, policy.max_rows, Gains())
         return replay(self.texts, policy, live, lambda _: cost, cache=cache, drafters=drafters)
 

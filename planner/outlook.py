@@ -45,11 +45,11 @@ class Outlook:
 
     def behind(self, token: int) -> float:
         """The same for a single node that is certain, without arrays: every cycle asks for it."""
-        base, by_token, by_chance = self._regression.theta
+        base, by_token, by_chance = self._regression.theta.tolist()
         total, seen = SHRINKAGE * self._mean, SHRINKAGE
         if token < len(self._sums):
-            total, seen = total + self._sums[token], seen + self._seen[token]
-        return min(max(float(base + by_token * total / seen + by_chance), 0.01), 0.99)
+            total, seen = total + self._sums.item(token), seen + self._seen.item(token)
+        return min(max(base + by_token * total / seen + by_chance, 0.01), 0.99)
 
     def typical(self, lines: int) -> list[list[float]]:
         """Chances of the best children behind the roots of so many lines, in cycles that stand for

@@ -60,7 +60,7 @@ class Planned:
         self._overheads = overheads
         self._looking = Looking(overheads.observe_ms)
         self._lines = 1
-        self._root_union = float(beliefs.expected_unions[1])  # to expect of the lines' roots
+        self._root_union = beliefs.expected_union(1)  # to expect of the lines' roots
         self.rule = DraftingRule(live, self._root_union, self.max_rows, beliefs.gains)
         self._resting = Resting(overheads, self._promise)
         self._rows_before = 1
@@ -107,7 +107,7 @@ class Planned:
 
     def _turn_to(self, lines: int) -> None:
         self._lines = lines
-        self._root_union = float(self.beliefs.expected_unions[lines])
+        self._root_union = self.beliefs.expected_union(lines)
         self.rule.turn_to(lines, self._root_union)
 
     def _turn_to_cycle(self, context: int, lines: int) -> None:
@@ -133,7 +133,7 @@ class Planned:
         drafts = self._drafts(found, self.beliefs.acceptance.conditional(found))
         plan = self._best(drafts, ())
         self._newest = (drafts, plan)
-        if int(plan.keep.sum()) == self._lines:
+        if np.count_nonzero(plan.keep) == self._lines:
             return False
         plain = self._worth(self._lines, self._plain_ms(self._rows_before))
         gain = self._worth(plan.committed, plan.ms) - plain
@@ -219,7 +219,7 @@ class Planned:
     def choose(self, tree: DraftTree) -> Choice:
         n = tree.n_lines
         if len(tree) == n:
-            return Choice(np.ones(n, np.bool_), np.ones(n), float(self.beliefs.expected_unions[n]))
+            return Choice(np.ones(n, np.bool_), np.ones(n), self.beliefs.expected_union(n))
         if self._newest is None or self._newest[0].tree is not tree:
             drafts = self._drafts(tree, self.beliefs.acceptance.conditional(tree))
             self._newest = (drafts, self._best(drafts, self._levels_drafted))
@@ -228,10 +228,10 @@ class Planned:
         for level, (predicted, before) in enumerate(self._hopes):
             self.rule.gains.learn(level, predicted, worth - before)
         self._learn_saving(drafts, worth)
-        rows = int(plan.keep.sum())
+        rows = np.count_nonzero(plan.keep)
         chances = drafts.chances[plan.keep]
         if drafts.forecast is None or rows == self._lines:
-            return Choice(plan.keep, chances, float(self.beliefs.expected_unions[rows]))
+            return Choice(plan.keep, chances, self.beliefs.expected_union(rows))
         kept = drafts.forecast.only(plan.keep)
         return Choice(plan.keep, chances, drafts.union(plan.keep), kept)
 
@@ -353,7 +353,7 @@ class Planned:
         if len(frontier):
             chances = np.concatenate([chances, chances[frontier] * hoped])
         plan = self._searched(drafts, levels, frontier, chances, None, drafts.by_rows)
-        if not self._forecasting or plan.keep.sum() == self._lines:
+        if not self._forecasting or np.count_nonzero(plan.keep) == self._lines:
             return plan
         if drafts.forecast is None:
             assert self._forecast is not None
@@ -379,7 +379,7 @@ class Planned:
         """Whether to forecast in the coming cycle."""
         if self._forecast is None:
             return False
-        row_ms = self.live.now.expert_ms[min(2, self.max_rows)] * self.beliefs.expected_unions[1]
+        row_ms = self.live.now.expert_ms[min(2, self.max_rows)] * self.beliefs.expected_union(1)
         limit = None if self.live.resident is not None else float(row_ms)
         return self._foresight.pays(self.rule.rate, limit)
 
@@ -393,6 +393,6 @@ class Planned:
             levels = self._levels_drafted
             other = self._searched(drafts, levels, NOTHING, drafts.chances, None, by_rows)
             ms = self._spent_ms(levels)
-            ms += drafts.cost.verify_ms(int(other.keep.sum()), drafts.union(other.keep))
+            ms += drafts.cost.verify_ms(np.count_nonzero(other.keep), drafts.union(other.keep))
             saved = worth - self._worth(other.committed, ms)
         self._foresight.learn_saved(saved)

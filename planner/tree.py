@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +35,8 @@ def best_nodes(scores: FloatArray, n: int) -> BoolArray:
 @dataclass(frozen=True)
 class DraftTree:
     """A rooted tree of draft tokens, or one for each of several lines.
+
+    Most trees are so small that loops over lists take less time than numpy's over arrays.
 
     parents: int32 [n], index of each node's parent; -1 for a root.
     tokens:  int32 [n], token ids.
@@ -61,7 +62,10 @@ class DraftTree:
     def of_roots(cls, tokens: Sequence[int]) -> DraftTree:
         """One line for each of `tokens`, without drafts."""
         n = len(tokens)
-        return cls(np.full(n, -1, np.int32), np.array(tokens, np.int32), np.ones(n))
+        tree = cls(np.full(n, -1, np.int32), np.array(tokens, np.int32), np.ones(n))
+        depths = np.zeros(n, np.int32)
+        tree.__dict__.update(n_lines=n, depths=depths, path_probs=tree.probs)
+        return tree
 
     def __len__(self) -> int:
         return len(self.parents)
@@ -69,17 +73,17 @@ class DraftTree:
     @cached_property
     def n_lines(self) -> int:
         """How many lines there are; their roots are the first nodes."""
-        return int((self.parents < 0).sum())
+        return np.count_nonzero(self.parents < 0)
 
     @cached_property
     def lines(self) -> IntArray:
         """int32 [n]: the line that each node belongs to."""
         if self.n_lines == 1:
             return np.zeros(len(self), np.int32)
-        lines = np.arange(len(self), dtype=np.int32)
-        for level in self._levels:
-            lines[level] = lines[self.parents[level]]
-        return lines
+        lines: list[int] = []
+        for node, parent in enumerate(self.parents.tolist()):
+            lines.append(lines[parent] if parent >= 0 else node)
+        return np.array(lines, np.int32)
 
     @cached_property
     def depths(self) -> IntArray:
@@ -88,12 +92,6 @@ class DraftTree:
         for parent in self.parents.tolist():
             depths.append(depths[parent] + 1 if parent >= 0 else 0)
         return np.array(depths, np.int32)
-
-    @cached_property
-    def _levels(self) -> list[slice]:
-        """The nodes of each depth, from 1 on."""
-        ends = np.bincount(self.depths).cumsum().tolist()
-        return [slice(start, end) for start, end in pairwise(ends)]
 
     @cached_property
     def path_probs(self) -> FloatArray:
@@ -109,9 +107,7 @@ class DraftTree:
     def source(self) -> NDArray[np.uint8]:
         """uint8 [n]: bits of the drafters that named each node; 0 for a root."""
         if self.named is None:
-            source = np.full(len(self), 1 << HEAD, np.uint8)
-            source[: self.n_lines] = 0
-            return source
+            return (self.parents >= 0).astype(np.uint8) << HEAD
         bits = 1 << np.arange(self.named.shape[1])
         return ((self.named > 0) @ bits).astype(np.uint8)
 
@@ -123,27 +119,25 @@ class DraftTree:
         expanded[self.parents[by_head]] = True
         return expanded
 
-    @cached_property
-    def leaves(self) -> IntArray:
-        """int32: nodes without children, in order."""
-        is_leaf = np.ones(len(self), np.bool_)
-        is_leaf[self.parents[self.n_lines :]] = False
-        return np.flatnonzero(is_leaf).astype(np.int32)
+    @property
+    def leaves(self) -> list[int]:
+        """Nodes without children, in order."""
+        return sorted(set(range(len(self))).difference(self.parents.tolist()))
 
     def path(self, node: int) -> list[int]:
         """The nodes from the root to `node`, both included."""
         path = []
         while node >= 0:
             path.append(node)
-            node = int(self.parents[node])
+            node = self.parents.item(node)
         return path[::-1]
 
     def path_products(self, values: FloatArray) -> FloatArray:
         """float64 [n]: for every node the product of `values` [n] along its path."""
-        products = values.astype(np.float64)
-        for level in self._levels:
-            products[level] *= products[self.parents[level]]
-        return products
+        products: list[float] = []
+        for value, parent in zip(values.tolist(), self.parents.tolist(), strict=True):
+            products.append(value * products[parent] if parent >= 0 else value)
+        return np.array(products)
 
     def grown(
         self,
@@ -252,7 +246,8 @@ class DraftTree:
         states = None if self.states is None else self.states[keep]
         named = None if self.named is None else self.named[keep]
         tree = DraftTree(parents, self.tokens[keep], self.probs[keep], states, named)
-        tree.__dict__.update(n_lines=n, depths=self.depths[keep], path_probs=self.path_probs[keep])
+        known = {name: getattr(self, name)[keep] for name in ("depths", "path_probs", "source")}
+        tree.__dict__.update(known, n_lines=n)
         return tree
 
 

@@ -31,14 +31,14 @@ def test_a_root_alone() -> None:
     assert len(tree) == 1
     assert tree.tokens.tolist() == [7]
     assert tree.depths.tolist() == [0]
-    assert tree.leaves.tolist() == [0]
+    assert tree.leaves == [0]
     assert tree.path(0) == [0]
     assert tree.path_products(tree.probs).tolist() == [1.0]
 
 
 def test_shape(tree: DraftTree) -> None:
     assert tree.depths.tolist() == [0, 1, 1, 2, 2, 2, 3]
-    assert tree.leaves.tolist() == [4, 5, 6]
+    assert tree.leaves == [4, 5, 6]
     assert tree.path(6) == [0, 1, 3, 6]
     assert tree.path(5) == [0, 2, 5]
 

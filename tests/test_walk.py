@@ -56,6 +56,6 @@ def test_the_text_ends_with_the_token_that_ends_it() -> None:
 @given(trees())
 def test_each_leaf_has_its_path_the_likeliest_first(tree: DraftTree) -> None:
     paths = leaf_paths(tree)
-    assert sorted(paths) == sorted(tree.path(int(leaf)) for leaf in tree.leaves)
+    assert sorted(paths) == sorted(map(tree.path, tree.leaves))
     chances = [tree.path_probs[path[-1]] for path in paths]
     assert chances == sorted(chances, reverse=True)
