@@ -305,9 +305,8 @@ def context_params(runtime: Runtime, ctx: int, lines: int, *, drafting: bool) ->
 def leaf_paths(tree: DraftTree) -> list[list[int]]:
     """The nodes from a root to each leaf, by falling path probability: the first one of a line,
     which needs no copies when it is accepted, is the likeliest."""
-    leaves = tree.leaves
-    order = np.argsort(-tree.path_probs[leaves], kind="stable")
-    return [tree.path(leaf) for leaf in leaves[order].tolist()]
+    probs = tree.path_probs.tolist()
+    return [tree.path(leaf) for leaf in sorted(tree.leaves, key=lambda leaf: -probs[leaf])]
 
 
 class _Batch:

@@ -145,13 +145,15 @@ def draft(
         nodes, branching = policy.expand(tree, room)
         if not len(nodes):
             break
+        lines = tree.lines[nodes]
+        of_level = sorted(set(lines.tolist()))
         if not levels:
-            catch_up_ms = _caught_up([(drafters[i], texts[i]) for i in tree.lines[nodes].tolist()])
+            catch_up_ms = _caught_up([(drafters[line], texts[line]) for line in of_level])
         start = time.perf_counter()
-        grown = []
-        for line in np.unique(tree.lines[nodes]).tolist():
-            of_line = nodes[tree.lines[nodes] == line]
-            grown.append(_children(drafters[line], texts[line], tree, of_line, branching, slots))
+        grown = [
+            _children(drafters[line], texts[line], tree, nodes[lines == line], branching, slots)
+            for line in of_level
+        ]
         tokens, probs = (np.concatenate(parts) for parts in zip(*grown, strict=True))
         states = _states(drafters, tree, nodes, slots) if policy.reads_states else None
         spent += time.perf_counter() - start

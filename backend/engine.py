@@ -245,8 +245,8 @@ class Engine:
         paths, committed = [path for path, _ in walks], [tokens for _, tokens in walks]
         self.context.commit(paths)
         used = None if self._held is None else self._held.turn(sum(map(len, committed)))
-        for line, path in zip(lines, paths, strict=True):
-            line.commit(tree.tokens[path[1:]].tolist(), path)
+        for line, path, tokens in zip(lines, paths, committed, strict=True):
+            line.commit(tokens[:-1], path)
 
         times = Times(begun, planned, verified, time.perf_counter())
         accepted = [node for path in paths for node in path]

@@ -109,11 +109,8 @@ class Ledger:
         union = self._learn(outcome, policy)
         ended = time.perf_counter()
         self._learning_ms = (ended - times.committed) * 1e3
-        lines, accepted, cached = (
-            done.tree.n_lines,
-            done.tree.source[done.path],
-            done.used or NO_USE,
-        )
+        lines, cached = done.tree.n_lines, done.used or NO_USE
+        accepted = done.tree.source[done.path].tolist()
         return CycleReport(
             context=done.context,
             rows=rows,
@@ -130,7 +127,9 @@ class Ledger:
             measured_cycle_ms=(ended - times.begun) * 1e3,
             predicted_committed=done.choice.committed,
             lines=lines,
-            accepted_by=tuple(int((accepted >> bit & 1).sum()) for bit in range(len(DRAFTERS))),
+            accepted_by=tuple(
+                sum(by >> bit & 1 for by in accepted) for bit in range(len(DRAFTERS))
+            ),
             hits=cached.hits,
             misses=cached.misses,
             uploaded=cached.uploaded,
@@ -155,7 +154,7 @@ class Ledger:
             cost, paid, before = self.costs[policy], self._paid(used), self._rows_before
             weighted = expected = self._plain_weighted
             if paid is not None:
-                weighted, expected = paid, float(policy.beliefs.expected_unions[1])
+                weighted, expected = paid, policy.beliefs.expected_union(1)
                 union = policy.beliefs.per_layer(weighted, 1)
                 predicted_union = policy.beliefs.per_layer(expected, 1)
             predicted_ms = cost.verify_ms(1, expected, context, before)
