@@ -197,7 +197,7 @@ def _children(
         tokens, probs = head.propose(branching)
         return tokens[None], probs[None]
     # A node of depth 1 hangs on its line's root, whose slot is the head's first.
-    parents = np.array([slots[int(tree.parents[node])] for node in nodes])
+    parents = [slots[parent] for parent in tree.parents[nodes].tolist()]
     new_slots, tokens, probs = head.expand(parents, tree.tokens[nodes], depth, branching)
     slots.update(zip(nodes.tolist(), new_slots.tolist(), strict=True))
     return tokens, probs

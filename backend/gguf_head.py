@@ -177,12 +177,12 @@ class GgufHead:
         )
         assert made is not None
         states, logits = made
-        slots = np.arange(first, first + m, dtype=np.int32)
+        self._n_slots = first + m
+        slots = slice(first, self._n_slots)
         self._hidden[slots] = states
         self._depths[slots] = depth
         self._sequences[slots] = sequences
-        self._n_slots = first + m
-        return slots, *self._best(logits, k)
+        return np.arange(first, self._n_slots, dtype=np.int32), *self._best(logits, k)
 
     def _paths(self, parents: list[int], first: int, position: int) -> list[int]:
         """A sequence for each child of `parents` that holds its path, up to `position`."""

@@ -20,7 +20,8 @@ def checked_parents(
     n_slots are taken. Raises ValueError for one that is no slot of depth - 1, or if there are none.
     """
     parents = np.asarray(parent_slots, np.int64)
-    if not len(parents) or parents.min() < 0 or parents.max() >= n_slots:
+    known = parents.tolist()
+    if not known or min(known) < 0 or max(known) >= n_slots:
         raise ValueError(f"parents must be slots 0 to {n_slots - 1}")
     if (depths[parents] != depth - 1).any():
         raise ValueError(f"not all parents have depth {depth - 1}")

@@ -110,7 +110,9 @@ class Outlook:
     def _signals(self, tokens: IntArray, chances: FloatArray) -> FloatArray:
         self._reserve(int(tokens.max()) + 1)
         own = (self._sums[tokens] + SHRINKAGE * self._mean) / (self._seen[tokens] + SHRINKAGE)
-        return np.stack([np.ones(len(tokens)), own, chances], axis=1)
+        signals = np.ones((len(tokens), 3))
+        signals[:, 1], signals[:, 2] = own, chances
+        return signals
 
     def _reserve(self, n: int) -> None:
         if n > len(self._sums):
