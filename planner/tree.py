@@ -108,8 +108,7 @@ class DraftTree:
         """uint8 [n]: bits of the drafters that named each node; 0 for a root."""
         if self.named is None:
             return (self.parents >= 0).astype(np.uint8) << HEAD
-        bits = 1 << np.arange(self.named.shape[1])
-        return ((self.named > 0) @ bits).astype(np.uint8)
+        return np.packbits(self.named > 0, axis=1, bitorder="little")[:, 0]
 
     @cached_property
     def expanded(self) -> BoolArray:
