@@ -143,7 +143,7 @@ get_logits_ith = symbol(
 def floats(place: int, *shape: int) -> NDArray[np.float32]:
     """llama.cpp's own floats at `place`, which its next decode may overwrite."""
     memory = (ctypes.c_float * math.prod(shape)).from_address(place)
-    return np.frombuffer(memory, np.float32).reshape(shape)
+    return np.frombuffer(memoryview(memory), np.float32).reshape(shape)
 
 
 def supports_gpu() -> bool:

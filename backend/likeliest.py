@@ -60,7 +60,7 @@ def likeliest(logits: Floats, ids: NDArray[np.int32] | None, k: int) -> tuple[Pl
 
 def _address(array: NDArray[Any]) -> int:
     """Of a writable array; `array.ctypes.data` takes three times as long."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
 
 
 @functools.cache

@@ -228,7 +228,7 @@ class Planned:
         for level, (predicted, before) in enumerate(self._hopes):
             self.rule.gains.learn(level, predicted, worth - before)
         self._learn_saving(drafts, worth)
-        rows = np.count_nonzero(plan.keep)
+        rows = int(np.count_nonzero(plan.keep))
         chances = drafts.chances[plan.keep]
         if drafts.forecast is None or rows == self._lines:
             return Choice(plan.keep, chances, self.beliefs.expected_union(rows))
@@ -393,6 +393,6 @@ class Planned:
             levels = self._levels_drafted
             other = self._searched(drafts, levels, NOTHING, drafts.chances, None, by_rows)
             ms = self._spent_ms(levels)
-            ms += drafts.cost.verify_ms(np.count_nonzero(other.keep), drafts.union(other.keep))
+            ms += drafts.cost.verify_ms(int(other.keep.sum()), drafts.union(other.keep))
             saved = worth - self._worth(other.committed, ms)
         self._foresight.learn_saved(saved)

@@ -204,7 +204,7 @@ class Baseline:
 
     def _expected(self, tree: DraftTree, keep: BoolArray) -> Choice:
         chances = self.beliefs.acceptance.chances(tree)
-        union = self.beliefs.expected_union(np.count_nonzero(keep))
+        union = self.beliefs.expected_union(int(np.count_nonzero(keep)))
         return Choice(keep, chances[keep], union)
 
 

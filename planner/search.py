@@ -114,7 +114,7 @@ def best_subtree(
     exceeds its parent's, if not every root may be verified, or if the ratio is asked for and the
     tables give the roots alone no positive time.
     """
-    n_lines = np.count_nonzero(parents < 0)
+    n_lines = int(np.count_nonzero(parents < 0))
     if cost.resident is not None:
         if experts is not None:
             if experts.shape[1:] != cost.resident.shape:

@@ -73,7 +73,7 @@ class DraftTree:
     @cached_property
     def n_lines(self) -> int:
         """How many lines there are; their roots are the first nodes."""
-        return np.count_nonzero(self.parents < 0)
+        return int(np.count_nonzero(self.parents < 0))
 
     @cached_property
     def lines(self) -> IntArray:
@@ -107,7 +107,7 @@ class DraftTree:
     def source(self) -> NDArray[np.uint8]:
         """uint8 [n]: bits of the drafters that named each node; 0 for a root."""
         if self.named is None:
-            return (self.parents >= 0).astype(np.uint8) << HEAD
+            return np.left_shift(self.parents >= 0, HEAD, dtype=np.uint8)
         return np.packbits(self.named > 0, axis=1, bitorder="little")[:, 0]
 
     @cached_property

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from flowcases import Scripted, answers, notices, opened, press, say, scripted, seen, setup_of
 from screencases import SMALL, WIDE, screen_text, until
@@ -87,24 +85,24 @@ async def test_thinking_is_asked_for_folded_timed_and_not_sent_again():
         assert said == ["Where does tea grow?", "Tea grows in hills.", "Why?"]
 
 
-async def test_keys_are_echoed_within_50_ms_while_200_tokens_a_second_stream():
+async def test_keys_are_echoed_at_once_while_200_tokens_a_second_stream():
     async with scripted(Scripted("many words " * 2000, per_s=200)) as pilot:
         composer = pilot.app.composer
         composer.insert("Go on.")
         await press(pilot, "enter")
         await until(lambda: pilot.app.exchange is not None and answers(pilot)[0])
-        took = []
+        passes = []  # of the event loop, in which there may be tokens
         for _ in range(20):
-            before, begun = composer.text, time.perf_counter()
+            before = composer.text
             pilot.app.simulate_key("x")
+            passes.append(0)
             while composer.text == before:
                 await asyncio.sleep(0)
-            await asyncio.sleep(0)  # the refresh that it asked for
-            took.append(time.perf_counter() - begun)
+                passes[-1] += 1
             await asyncio.sleep(0.01)
         assert pilot.app.exchange is not None
         await press(pilot, "escape")
-        assert np.median(took) < 0.05
+        assert max(passes) < 20
 
 
 # Branches and the store

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from counting import counted
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal
@@ -203,7 +203,7 @@ class TestThePanel:
             assert "one2" in texts(app)
             assert "newest of 3" in texts(app)
 
-    async def test_takes_in_25_updates_a_second_in_under_5_ms_each(self, chained):
+    async def test_takes_little_to_take_in_a_large_tree_and_to_draw_it(self, chained):
         views, _ = chained
         wide = replace(
             views[0],
@@ -218,17 +218,12 @@ class TestThePanel:
         )
         async with stage((120, 40)) as (app, pilot):
             await settled(pilot)
-            taken, drawn = [], []
-            for _ in range(25):
-                begun = time.perf_counter()
+            with counted() as taken:
                 app.panel.show([*views[:8], wide], "eagle3")
-                taken.append(time.perf_counter() - begun)
-                begun = time.perf_counter()
+            with counted() as drawn:
                 app.panel._draw()
-                drawn.append(time.perf_counter() - begun)
-            assert np.median(taken) < 0.005
-            # It draws a fifth as often.
-            assert np.median(drawn) / 5 < 0.005
+            assert taken.n < 500  # 25 times a second
+            assert drawn.n < 30_000  # five times
 
     async def test_is_drawn_at_most_some_times_a_second_and_not_while_hidden(self, monkeypatch):
         drawn = []

