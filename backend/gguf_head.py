@@ -210,21 +210,22 @@ class GgufHead:
         return sequence
 
     def _free_sequence(self, parents: list[int]) -> int:
-        """One that no tree uses, best of this line; else one of this tree whose path nobody of this
-        level goes on from."""
+        """One that no tree uses, best of this line; else, or where other lines want some too, one
+        of this tree whose path nobody of this level goes on from."""
         context = self._context
         free = [sequence for sequence in context.spare if sequence not in context.in_trees]
-        if not free:
+        if not free or context.lines > 1:
             wanted = {int(self._sequences[parent]) for parent in parents}
             tips = ((seq, slot) for seq, slot in self._tips.items() if seq in context.spare)
             given_up = [seq for seq, slot in tips if seq not in wanted and slot < self._n_slots]
-            if not given_up:
+            if given_up:
+                lost = self._sequences[: self._n_slots]
+                lost[lost == given_up[0]] = _NONE
+                del self._tips[given_up[0]]
+                context.drop(given_up[0], self.n_pairs)
+                return given_up[0]
+            if not free:
                 raise ValueError("there are more nodes in a level than sequences for them")
-            lost = self._sequences[: self._n_slots]
-            lost[lost == given_up[0]] = _NONE
-            del self._tips[given_up[0]]
-            context.drop(given_up[0], self.n_pairs)
-            return given_up[0]
         own = (sequence for sequence in free if context.spare[sequence][0] == self._line)
         sequence = next(own, free[0])
         context.in_trees.add(sequence)

@@ -246,7 +246,8 @@ class Eagle3(Baseline):
 
     Level 1 are the K best children of the root; then `depth` times the K best nodes of the level
     grow K children each; the `total` best nodes by path probability are verified, root included.
-    Several lines have such a tree each, as far as there are rows.
+    Several lines have such a tree each, as far as there are rows: no level has more nodes than
+    could be verified.
     """
 
     def __init__(
@@ -261,8 +262,8 @@ class Eagle3(Baseline):
         level = int(tree.depths[-1])
         if level > self.depth or level >= room:
             return NOTHING, 0
-        of_level = tree.depths == level
-        nodes = np.flatnonzero(_best_by_line(tree, of_level, self.branching))
+        of_level, most = tree.depths == level, max(1, self.max_rows // tree.n_lines - 1)
+        nodes = np.flatnonzero(_best_by_line(tree, of_level, min(self.branching, most)))
         return nodes.astype(np.int32), self.branching
 
     def choose(self, tree: DraftTree) -> Choice:
