@@ -15,7 +15,7 @@ import click
 from .batch_choice import BatchChoice
 from .batch_parameters import MOST_COMPLETIONS, MOST_LOGPROBS, Parameters
 from .entry import AppError, run
-from .option_types import MAX_INT
+from .option_types import MOST_LINES
 from .options import (
     NO_LIMIT,
     ModelChoice,
@@ -35,7 +35,7 @@ class _Lines(click.IntRange):
     name = "number"
 
     def __init__(self) -> None:
-        super().__init__(1, MAX_INT)
+        super().__init__(1, MOST_LINES)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return None if value == "auto" else super().convert(value, param, ctx)

@@ -19,6 +19,7 @@ from .bench_runs import WARM_UP_TOKENS
 from .bench_table import headed
 from .entry import AppError
 from .interrupts import Interrupts
+from .option_types import MOST_LINES
 from .options import parse_spec
 from .prompts import Prompt
 from .turns import order_of_round
@@ -26,7 +27,6 @@ from .turns import order_of_round
 if TYPE_CHECKING:
     from specfit.backend import CycleReport, Engine, Generation, Sampling, Spec
 
-MOST_LINES = 128
 AUTO = "auto"
 
 

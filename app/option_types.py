@@ -10,6 +10,8 @@ import click
 ALL_LAYERS = -1
 # What llama.cpp's types hold.
 MAX_INT = 2**31 - 1
+# Texts at once: all but one of the rows that a decode has at most (backend/context.py).
+MOST_LINES = 63
 
 
 class Finite(click.FloatRange):

@@ -40,7 +40,7 @@ class Context:
     """KV cache and batches for one or several lines of text at a time.
 
     ctx:      tokens that each line may have.
-    lines:    how many, at most TREE_LIMIT.
+    lines:    how many, fewer than TREE_LIMIT.
     taps:     layers whose inputs can be wanted after a decode (the head's features).
     observer: told the experts of a decode when armed.
     drafting: whether trees will be decoded; without, there is one sequence a line.

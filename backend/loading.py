@@ -257,6 +257,9 @@ def plan_load(options: LoadOptions) -> Plan:
     info = read_gguf_info(options.model or bundled_model())
     if info.architecture == HEAD_ARCHITECTURE:
         raise SpecfitError(f"{info.path} is a draft head: give it with -md, and its model with -m")
+    if options.lines is not None and options.lines >= TREE_LIMIT:
+        most = TREE_LIMIT - 1
+        raise SpecfitError(f"{options.lines} lines at once are too many: {most} at most")
     wants_head = options.drafting and DRAFTERS[HEAD] in options.drafters
     head = _head_path(options) if wants_head and info.architecture in DRAFTABLE else None
     looks_up = options.drafting and DRAFTERS[LOOKUP] in options.drafters and not _recurs(info)

@@ -118,7 +118,7 @@ def test_without_off_the_first_mode_is_what_others_are_compared_with(command, pr
         (["--modes", "off,magic"], "magic"),
         (["--modes", "off,,specfit"], "empty mode"),
         (["--modes", ""], "empty mode"),
-        (["--modes", "off,specfit@0"], "N from 1 to 128"),
+        (["--modes", "off,specfit@0"], "N from 1 to 63"),
         (["--modes", "off,specfit@many"], "MODE@auto"),
         (["--modes", "off@2,specfit@auto"], "compare it with one line"),
         (["--modes", "off@2", "--audit"], "--audit and --plot"),

@@ -10,6 +10,7 @@ import pytest
 from recording import exact_engine
 
 from specfit.backend import Engine, Generation, LoadOptions, Sampling, Spec
+from specfit.backend.errors import SpecfitError
 from specfit.backend.profiles import load_profile
 from specfit.backend.together import together
 from specfit.planner import best_lines
@@ -58,6 +59,28 @@ def test_answers_are_those_that_are_given_alone(exact: Engine, mode: str, temp: 
     assert widest == 3 if mode == "off" else widest > 4
     for one in asked:
         assert one.report.text == "".join(exact.model.piece(t).decode() for t in one.tokens)
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode"), [(8, "eagle3"), (8, "specfit"), (1, "eagle3:60:7:100"), (1, "chain:63")]
+)
+def test_trees_of_any_number_of_lines_fit_into_the_rows(
+    exact_pair: tuple[Path, Path], lines: int, mode: str
+) -> None:
+    with exact_engine(exact_pair, ctx=256, lines=lines) as engine:
+        asked = list(generations(engine, mode, 0.0, limit=12))
+        for _ in together(engine, asked, engine.policy(Spec.parse(mode))):
+            pass
+        plain = list(generations(engine, "off", 0.0, limit=12))
+        for _ in together(engine, plain, engine.policy(Spec.parse("off"))):
+            pass
+    assert [one.tokens for one in asked] == [one.tokens for one in plain]
+    assert max(cycle.rows for one in asked for cycle in one.cycles) > lines
+
+
+def test_more_lines_than_a_decode_has_rows_are_refused() -> None:
+    with pytest.raises(SpecfitError, match="64 lines at once are too many: 63 at most"):
+        Engine.load(LoadOptions(lines=64))
 
 
 def test_a_line_that_is_free_goes_on_with_the_prompt_it_knows(exact: Engine) -> None:
