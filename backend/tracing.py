@@ -44,7 +44,7 @@ class _Candidates(Eagle3):
         return nodes, branching
 
     def kept(self, tree: DraftTree) -> BoolArray:
-        scores = tree.path_probs
+        scores = tree.path_probs.copy()
         scores[likeliest_chain(tree)[: CHAIN + 1]] = 2.0
         return best_nodes(scores, TREE_LIMIT)
 

@@ -93,6 +93,7 @@ class Planned:
         return self.rule.may_draft(self._foresight.planning_ms[False])
 
     def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
+        self._found = None  # of a cycle that did not come to its end
         if not self._may_draft:
             return False
         self._turn_to(lines)

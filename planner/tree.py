@@ -112,7 +112,7 @@ class DraftTree:
 
     @cached_property
     def expanded(self) -> BoolArray:
-        """bool [n]: nodes with children that the head named."""
+        """bool [n]: nodes whose children the head named, also in a subtree without these."""
         expanded = np.zeros(len(self), np.bool_)
         by_head = (self.source & (1 << HEAD)) > 0
         expanded[self.parents[by_head]] = True
@@ -245,8 +245,9 @@ class DraftTree:
         states = None if self.states is None else self.states[keep]
         named = None if self.named is None else self.named[keep]
         tree = DraftTree(parents, self.tokens[keep], self.probs[keep], states, named)
-        known = {name: getattr(self, name)[keep] for name in ("depths", "path_probs", "source")}
-        tree.__dict__.update(known, n_lines=n)
+        # What was said of a node stays what it was, whichever of its siblings are dropped.
+        same = "depths", "path_probs", "source", "expanded"
+        tree.__dict__.update({name: getattr(self, name)[keep] for name in same}, n_lines=n)
         return tree
 
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfit.planner import DraftTree, pack, union_per_layer
+from specfit.planner import DRAFTERS, HEAD, LOOKUP, DraftTree, pack, union_per_layer
+from specfit.planner.acceptance import BY_HEAD, DENIED, kinds_of
 from specfit.planner.experts import n_words, sizes
 
 #       0
@@ -65,6 +66,18 @@ def test_subtree(tree: DraftTree) -> None:
     assert kept.parents.tolist() == [-1, 0, 1, 1, 2]
     assert kept.probs.tolist() == [1.0, 0.6, 0.5, 0.25, 0.5]
     assert tree.parents.tolist() == PARENTS
+
+
+def test_a_draft_that_the_head_denied_stays_one_without_what_the_head_named() -> None:
+    named = np.zeros((3, len(DRAFTERS)))
+    named[1, HEAD], named[2, LOOKUP] = 0.05, 0.9
+    probs = named.max(axis=1)
+    probs[0] = 1.0
+    ids = np.array([-1, 0, 0], np.int32), np.array([5, 6, 7], np.int32)
+    tree = DraftTree(*ids, probs, None, named)
+    kept = tree.subtree(np.array([True, False, True]))
+    assert kinds_of(tree).tolist() == [BY_HEAD, BY_HEAD, DENIED]
+    assert kinds_of(kept).tolist() == [BY_HEAD, DENIED]
 
 
 def test_subtree_of_the_root(tree: DraftTree) -> None:
