@@ -65,12 +65,11 @@ def _load(
             return not interrupts.pending
 
         options = choice.load_options(drafting=drafting, lines=lines)
-        if steady:  # whose text must not depend on how much memory is free
-            options = replace(options, expert_cache=options.expert_cache or 0)
         from specfit.backend import Engine
         from specfit.backend.loading import plan_load
-        from specfit.backend.steady import SteadyEngine
+        from specfit.backend.steady import SteadyEngine, fixed
 
+        options = fixed(options) if steady else options
         kind = SteadyEngine if steady else Engine
         try:
             plan = plan_load(options)

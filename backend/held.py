@@ -19,7 +19,7 @@ from specfit.planner.experts import pack_flags
 from specfit.planner.residency import UPLOAD_USES, Residency, Rule, after, filled, restored
 
 from .cache import DAMAGE, archived, cache_path, identity, replace_if_possible, unarchived
-from .expert_cache import Counters, ExpertCache
+from .expert_cache import Counters, ExpertCache, slots_within
 
 # Of uploads between two cycles, in bytes: 6 ms of a PCIe 4.0 x16 slot, beside decodes of 7 or more.
 # A text that has gone on for a while needs a seventh of it (LOG.md).
@@ -46,6 +46,7 @@ NO_USE = CacheUse(0, 0, np.zeros((0, 2)))
 
 class HeldExperts:
     """The slots of a loaded model's cache: so many bytes of GPU memory, or what there is of them.
+    lacking: slots that there was no memory for.
 
     The context must have decoded MAX_ROWS rows before, so that its buffers have their size.
     """
@@ -53,6 +54,8 @@ class HeldExperts:
     def __init__(self, cache: ExpertCache, budget: int) -> None:
         slots = cache.allocate(budget)
         self.slots: NDArray[np.int32] = slots
+        wanted = slots_within(budget, cache.expert_bytes, cache.shape[1])
+        self.lacking = int((wanted - slots).sum())
         self._cache = cache
         bytes_each = cache.expert_bytes
         self._rule = Rule(

@@ -9,8 +9,10 @@ What a GPU computes rounds differently too, so every text begins with the same e
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
@@ -38,7 +40,9 @@ from .cache import DAMAGE, archived, cache_path, identity, unarchived
 from .context import TREE_LIMIT
 from .engine import Engine
 from .errors import SpecfitError
-from .loading import Loaded
+from .held import HeldExperts
+from .loading import Loaded, LoadOptions, load
+from .model import Progress
 
 FORMAT = 3
 State = dict[str, NDArray[np.generic]]
@@ -47,27 +51,34 @@ State = dict[str, NDArray[np.generic]]
 class SteadyEngine(Engine):
     """Its answers depend on the prompt and the options only, if `forget` is called before each.
 
-    One line, and one generation at a time. Raises SpecfitError if the cache of experts gets fewer
-    slots than it had when the state was kept.
+    One line, and one generation at a time.
     """
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, options: LoadOptions) -> None:
+        """Raises SpecfitError if the model would not be computed as when its state was kept."""
         super().__init__(loaded)
+        _check_cache(options.expert_cache, loaded.held, loaded.notices)
         self._first = loaded.new_beliefs()
         state = _cost_state(loaded.own_cost) | _overheads_state(loaded.overheads)
         state |= _named("beliefs/", self._first.state())
+        state["placement"] = np.array(json.dumps(asdict(loaded.model.placement)))
         if loaded.held is not None:
-            state |= {"held/uses": loaded.held.uses, "held/slots": loaded.held.slots}
-        if loaded.memory is not None or loaded.held is not None:
-            state = _kept(_path(loaded), state)
+            state["held/uses"] = loaded.held.uses
+        kept = _kept(_path(loaded, options), state)
+        _check_placement(state, kept)
+        state = kept
         self._held_uses = None
         if loaded.held is not None:
             self._held_uses = np.asarray(state["held/uses"], np.float64)
-            _check_slots(loaded.held.slots, state["held/slots"])
         self._believed = _within("beliefs/", state)
         self._cost = LiveCost(_cost(state), follows=False)
         # Never observing, it has no time for that either.
         self._ledger.overheads = replace(_overheads(state), observe_ms=0.0)
+
+    @classmethod
+    def load(cls, options: LoadOptions, progress: Progress | None = None) -> SteadyEngine:
+        options = fixed(options)
+        return cls(load(options, progress), options)
 
     def forget(self) -> None:
         super().forget()
@@ -95,8 +106,9 @@ class SteadyEngine(Engine):
         return beliefs
 
 
-def _path(loaded: Loaded) -> Path:
-    """Where the state is kept: it depends on all that costs do, and on the pair."""
+def _path(loaded: Loaded, options: LoadOptions) -> Path:
+    """Where the state is kept: it depends on all that costs do, and on the pair; of where things
+    lie, on what was asked for."""
     model = loaded.model
     memory = loaded.memory
     depends_on = [
@@ -108,18 +120,36 @@ def _path(loaded: Loaded) -> Path:
         None if memory is None else memory.name,
         loaded.context.threads,
         loaded.context.ctx,
-        asdict(model.placement),
+        [options.gpu_layers, options.n_cpu_moe, options.vram_budget, options.expert_cache],
         asdict(model.runtime),
-        loaded.plan.cache,
     ]
     return cache_path("steady", depends_on, ".npz")
 
 
-def _check_slots(slots: NDArray[np.int32], first: NDArray[np.generic]) -> None:
-    if not np.array_equal(slots, first):
+def fixed(options: LoadOptions) -> LoadOptions:
+    """Without what would follow from how much memory happens to be free."""
+    runtime = options.runtime
+    if runtime.load_mode == "auto":
+        runtime = replace(runtime, load_mode="mmap")
+    return replace(options, runtime=runtime, expert_cache=options.expert_cache or 0)
+
+
+def _check_cache(asked: int | None, held: HeldExperts | None, notices: Sequence[str]) -> None:
+    if asked and held is None:
+        raise SpecfitError(" ".join(["a deterministic run needs the cache it names;", *notices]))
+    if held is not None and held.lacking:
         raise SpecfitError(
-            f"the GPU has room for {slots.sum()} experts, and had for {np.sum(first)} when this "
-            "model was first run deterministically; free memory there, or take a smaller cache"
+            f"the GPU has no room for {held.lacking} of the experts that --expert-cache names, and "
+            "a deterministic run needs all; free memory there, or name a smaller cache"
+        )
+
+
+def _check_placement(now: State, kept: State) -> None:
+    """That it is the one of the first run: it follows from how much GPU memory is free."""
+    if not np.array_equal(now["placement"], kept["placement"]):
+        raise SpecfitError(
+            "the layers or their experts would lie elsewhere than when this model was first run "
+            "deterministically; free GPU memory, or place them by -ngl and --n-cpu-moe"
         )
 
 

@@ -96,9 +96,20 @@ def steadily(prompts: list[str]) -> dict[str, Any]:
 
 
 def steadily_with_less() -> str:
-    """What is said where the GPU has room for half of what it had when the state was kept."""
+    """What is said where the GPU has room for half of what is named."""
     whole = ExpertCache.allocate
     with patch.object(ExpertCache, "allocate", lambda cache, budget: whole(cache, budget // 2)):
+        try:
+            loaded(5, SteadyEngine).close()
+        except SpecfitError as error:
+            return str(error)
+    return ""
+
+
+def steadily_without() -> str:
+    """What is said where there can be no cache at all."""
+    off = SpecfitError("the expert cache is off: no compiler")
+    with patch("specfit.backend.loading.ExpertCache", side_effect=off):
         try:
             loaded(5, SteadyEngine).close()
         except SpecfitError as error:

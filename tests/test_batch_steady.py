@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from specfit.backend import Engine, LoadOptions, Sampling, Spec, priors
-from specfit.backend.steady import SteadyEngine
+from specfit.backend import Engine, LoadOptions, Sampling, Spec, SpecfitError, loading, priors
+from specfit.backend.steady import SteadyEngine, fixed
 from specfit.planner import CycleCost
 
 OPTIONS = LoadOptions(ctx=512, threads=1, cost_profile="cache-77")
@@ -66,6 +66,15 @@ def test_what_another_run_learns_or_measures_changes_no_plan(monkeypatch) -> Non
     monkeypatch.setattr(priors, "cost_from_points", slower)
     with SteadyEngine.load(OPTIONS) as engine:
         assert planned(engine) == first
+
+
+def test_where_layers_would_lie_elsewhere_it_is_not_run() -> None:
+    with SteadyEngine.load(OPTIONS):
+        pass
+    plan = loading.plan_load(fixed(OPTIONS))
+    elsewhere = replace(plan, placement=replace(plan.placement, n_cpu_moe=3))
+    with pytest.raises(SpecfitError, match="would lie elsewhere"):
+        SteadyEngine.load(replace(OPTIONS, plan=elsewhere))
 
 
 def test_a_damaged_state_is_read_anew(monkeypatch, tmp_path) -> None:

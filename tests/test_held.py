@@ -59,7 +59,8 @@ def test_expert_cache_of_a_deterministic_run_begins_alike_whatever_ran_before(as
     assert again == first
     assert len({hits for _, cycles in first.values() for hits, _ in cycles}) > 1
     told = ask(cases.steadily_with_less)
-    assert "the GPU has room for" in told and "smaller cache" in told
+    assert "the GPU has no room for" in told and "smaller cache" in told
+    assert "needs the cache it names; the expert cache is off" in ask(cases.steadily_without)
 
 
 def test_expert_cache_engine_without_a_head_counts_too(ask: Ask, plain: str) -> None:
