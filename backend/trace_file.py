@@ -11,6 +11,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
@@ -28,6 +29,10 @@ FORMAT = 1
 MOST = 1 << 24
 # Characters of a line: a tree of 500 nodes with states of 7168 numbers has 10 million.
 LONGEST = 1 << 26
+
+
+class _Damage(ValueError):
+    """In words of ours, unlike what numpy says of it."""
 
 
 class TraceWriter:
@@ -87,7 +92,7 @@ def read_trace(path: Path) -> Trace:
             return _parsed(path, _records(path, file))
     except UnicodeDecodeError as error:
         raise SpecfitError(f"{path} is not a trace that specfit-bench --trace wrote") from error
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise SpecfitError(f"{path} cannot be read: {reason}") from error
 
@@ -99,8 +104,14 @@ def _opened(path: Path, mode: str) -> IO[str]:
     return path.open(mode, encoding="utf-8")
 
 
+def _lines(file: IO[str]) -> Iterator[str]:
+    # What was compressed ends without its mark when the recording was killed.
+    with suppress(EOFError):
+        yield from iter(lambda: file.readline(LONGEST + 1), "")
+
+
 def _records(path: Path, file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(iter(lambda: file.readline(LONGEST + 1), ""), 1):
+    for number, line in enumerate(_lines(file), 1):
         if len(line) > LONGEST:
             raise SpecfitError(f"{path}: line {number} is longer than any that is recorded")
         try:
@@ -128,7 +139,7 @@ def _parsed(path: Path, records: Iterator[tuple[int, dict[str, Any]]]) -> Trace:
     try:
         layers, experts, used = (int(header[key]) for key in ("layers", "experts", "used"))
         if not (layers >= 1 and 0 <= used <= experts and isinstance(header["about"], dict)):
-            raise ValueError("its header makes no sense")
+            raise _Damage("its header makes no sense")
         shape = (layers, n_words(experts))
         texts: list[tuple[str, NDArray[np.int32], list[TracedStep]]] = []
         for at, record in records:  # noqa: B007
@@ -145,8 +156,10 @@ def _parsed(path: Path, records: Iterator[tuple[int, dict[str, Any]]]) -> Trace:
         )
     except KeyError as error:
         raise SpecfitError(f"{path}: line {at} is damaged: it has no {error}") from error
-    except (IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
+    except _Damage as error:
         raise SpecfitError(f"{path}: line {at} is damaged: {error}") from error
+    except (IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise SpecfitError(f"{path}: line {at} is damaged") from error
 
 
 def _step(record: dict[str, Any], shape: tuple[int, int], used: int) -> TracedStep:
@@ -161,23 +174,23 @@ def _step(record: dict[str, Any], shape: tuple[int, int], used: int) -> TracedSt
     hidden = _decoded(record["hidden"], np.float16, (len(expanded), -1))
     arrays = (tree.parents, tree.tokens, tree.probs, target)
     if not n or any(array.shape != (n,) for array in arrays) or expanded.ndim != 1:
-        raise ValueError("its arrays differ in length")
+        raise _Damage("its arrays differ in length")
     if experts is None or hidden is None:
-        raise ValueError("it has no experts or no states")
+        raise _Damage("it has no experts or no states")
     if tree.parents[0] != -1 or (np.diff(tree.parents) < 0).any():
-        raise ValueError("its nodes are not in breadth-first order")
+        raise _Damage("its nodes are not in breadth-first order")
     if (tree.parents[1:] >= np.arange(1, n)).any() or (tree.parents[1:] < 0).any():
-        raise ValueError("a node comes before its parent")
+        raise _Damage("a node comes before its parent")
     if not all(((array >= 0) & (array <= 1)).all() for array in (tree.probs, target)):
-        raise ValueError("it has probabilities outside of 0 to 1")
+        raise _Damage("it has probabilities outside of 0 to 1")
     if not set(sizes(experts).ravel().tolist()) <= {0, used}:
-        raise ValueError(f"a node does not use {used} experts")
+        raise _Damage(f"a node does not use {used} experts")
     context, following = int(record["context"]), int(record["next"])
     numbers = (tree.tokens.min(), context, following, -expanded.max(initial=0) + n - 1)
     if min(numbers) < 0 or max(tree.tokens.max(), context, following) >= MOST:
-        raise ValueError("a token, node or context is out of range")
+        raise _Damage("a token, node or context is out of range")
     if not len(expanded) or expanded[0] != 0 or (np.diff(expanded) <= 0).any():
-        raise ValueError("its expanded nodes are not in order")
+        raise _Damage("its expanded nodes are not in order")
     return TracedStep(
         context=context,
         tree=tree,

@@ -96,9 +96,9 @@ def test_what_is_no_trace_at_all_is_refused(tmp_path: Path, content: bytes, reas
         read_trace(path)
 
 
-def test_a_gzip_cut_short_is_refused(tmp_path: Path) -> None:
+def test_of_a_recording_that_was_killed_what_was_recorded_is_read(tmp_path: Path) -> None:
     path, trace = tmp_path / "trace.jsonl.gz", made_up_trace(20)
     write_trace(path, trace)
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(SpecfitError, match="cannot be read"):
-        read_trace(path)
+    steps = [sum(len(text.steps) for text in one.texts) for one in (read_trace(path), trace)]
+    assert 0.5 * steps[1] < steps[0] < steps[1]
