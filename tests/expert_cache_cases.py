@@ -20,7 +20,7 @@ WITHIN = sum(n for n in ROWS if n <= 31)  # rows that the cache computes
 
 
 def plain(case: Case, rows: tuple[int, ...] = ROWS, prompts: tuple[int, ...] = PROMPTS) -> Any:
-    return stock(Case(case.model, repack=case.repack), rows, prompts)
+    return stock(Case(case.model), rows, prompts)
 
 
 def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
@@ -204,12 +204,3 @@ def trouble_of_full_slots(case: Case) -> dict[str, Any]:
             "no such layer": cache.swap(9999, 0),
             "resident": bool(cache.residency[0, here]),
         }
-
-
-def repacked(case: Case) -> dict[str, Any]:
-    """Without hits, which have other kernels: stock with repacked weights, if this CPU has any."""
-    with running(case) as one:
-        wanted = plain(case if one.repacked else replace(case, repack=False), ROWS, ())
-        small = [i for i, n in enumerate(ROWS) if n <= 31]
-        found = logits_of(one, ROWS, ())
-        return {"equal": same([found[i] for i in small], [wanted[i] for i in small]), **facts(one)}

@@ -7,7 +7,6 @@ routing is fixed, and for each hit rate just so many of the experts that it uses
 (at 8 rows all hits take some 26 experts a layer: too few GiB lower the rate, which is printed).
 
     stock     llama.cpp, all experts on the CPU, in pinned memory if the GPU offers it
-    stock repacked   the same in the CPU's own layout (--no-host)
     layers    llama.cpp, experts of as many whole layers on the GPU as --gib holds (--n-cpu-moe)
     gpu       llama.cpp, all on the GPU (--all-gpu)
     empty     through the cache, with nothing in it
@@ -49,9 +48,9 @@ def main() -> None:
     on_gpu = min(info.n_layers, int(options.gib * 2**30) // per_layer)
     on_cpu = info.n_layers - on_gpu
 
-    def load(override: Any, extra: bool = True, no_host: bool = False) -> Lines:
+    def load(override: Any, extra: bool = True) -> Lines:
         params = llama.llama_model_default_params()
-        params.n_gpu_layers, params.use_extra_bufts, params.no_host = 999, extra, no_host
+        params.n_gpu_layers, params.use_extra_bufts = 999, extra
         params.load_mode = (
             llama.LLAMA_LOAD_MODE_NONE if options.read else llama.LLAMA_LOAD_MODE_MMAP
         )
@@ -71,9 +70,6 @@ def main() -> None:
         others["layers"] = load(experts_in(plain_buffers(), range(on_cpu)))
     if options.all_gpu:
         others["gpu"] = load(None)
-    if options.repack:
-        others["stock repacked"] = load(experts_in(plain_buffers()), no_host=True)
-    repacked = options.repack and cache.repack()
     result: dict[str, Any] = {
         "model": options.model.name,
         "device": options.device,
@@ -82,7 +78,6 @@ def main() -> None:
         "slots_mib": round(int((slots * cache.expert_bytes).sum()) / 2**20),
         "layers_on_cpu": on_cpu,
         "pinned": options.read,
-        "repacked": repacked,
         "shared": options.shared,
         "setup_s": round(time.perf_counter() - began, 1),
         "trouble": cache.trouble(),
@@ -192,7 +187,6 @@ def parse() -> Any:
     parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--read", action="store_true", help="no mmap: weights in pinned memory")
-    parser.add_argument("--repack", action="store_true", help="misses from repacked weights")
     parser.add_argument("--shared", action="store_true", help="hits on the scheduler's stream")
     parser.add_argument("--all-gpu", action="store_true", help="also all weights on the GPU")
     parser.add_argument("--no-layers", action="store_true", help="without the --n-cpu-moe baseline")

@@ -52,8 +52,7 @@ def standin() -> ctypes.CDLL:
 @dataclass(frozen=True)
 class Case:
     """share: of each layer's experts that are resident. slots: room beside those. gpu_layers: on
-    the stand-in. mapped: weights stay in the file. repack: misses, and stock, in the CPU's own
-    layout. lookup: the device can look slots up.
+    the stand-in. mapped: weights stay in the file. lookup: the device can look slots up.
     shared: hits are computed on the scheduler's stream."""
 
     model: Path
@@ -61,7 +60,6 @@ class Case:
     slots: int = 0
     gpu_layers: int = 99
     mapped: bool = True
-    repack: bool = False
     events: bool = True
     lookup: bool = True
     end_sync: bool = True
@@ -159,8 +157,7 @@ class Running(Lines):
         gpu.standin_lookup(case.lookup)
         params = llama.llama_model_default_params()
         params.n_gpu_layers = case.gpu_layers
-        # With a GPU llama.cpp prefers pinned memory to its CPU's own layout (make_cpu_buft_list).
-        params.use_extra_bufts = params.no_host = case.repack and not cached
+        params.use_extra_bufts = False
         params.load_mode = llama.LLAMA_LOAD_MODE_MMAP if case.mapped else llama.LLAMA_LOAD_MODE_NONE
         self.cache, override = None, experts_in(plain_buffers())
         if cached:
@@ -190,7 +187,6 @@ class Running(Lines):
         n = round(case.share * self.info.n_experts)
         room = int(self.cache.expert_bytes.sum()) * (n + case.slots + 1) if n + case.slots else 0
         slots = self.cache.allocate(room)
-        self.repacked = case.repack and self.cache.repack()
         for layer, expert in itertools.product(range(self.info.n_layers), range(n)):
             self.cache.swap(layer, expert * self.info.n_experts // n)
         self.cache.commit()

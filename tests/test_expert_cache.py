@@ -186,11 +186,6 @@ def test_expert_cache_computes_blocks_that_an_observer_cuts(
     assert (found["unmatched"] > 0) == unmatched
 
 
-def test_expert_cache_computes_misses_from_repacked_weights(ask: Ask) -> None:
-    found = ask(cases.repacked, case(share=0.0, repack=True))
-    assert found["equal"] and found["misses"] > 0
-
-
 def test_expert_cache_without_a_compiler_is_off_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -9,7 +9,6 @@ through ggml's own calls. How it goes, for one model at a time:
     ... load with all layers on the GPU, and with cache.override() as tensor_buft_overrides ...
     ... make the context, and decode max_rows rows once, so that its buffers have their size ...
     cache.allocate(budget)                # bytes of GPU memory; what is left after the context
-    cache.repack()                        # if host memory suffices: as much again as the experts
     for expert in favourites: cache.swap(layer, expert)
     cache.commit()                        # they count from here on
 

@@ -107,11 +107,6 @@ XC_API void xc_allocate(int32_t * slots) {
     }
 }
 
-XC_API bool xc_repack() {
-    std::lock_guard<std::mutex> held(the().lock);
-    return guarded(false, repack);
-}
-
 XC_API bool xc_swap(int32_t layer, int32_t incoming, int32_t outgoing) {
     std::lock_guard<std::mutex> held(the().lock);
     return guarded(false, [&] {

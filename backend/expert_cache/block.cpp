@@ -146,7 +146,7 @@ ggml_status compute_block(ggml_backend_t on, const block & b) {
             memory += aligned(missed.size() * x_row);
         }
         const char * out = nullptr;
-        const ggml_status status = compute_on_cpu(l, b, used, n, input, missed_ids, memory, out);
+        const ggml_status status = compute_on_cpu(b, used, n, input, missed_ids, memory, out);
         if (status != GGML_STATUS_SUCCESS) {
             ggml_backend_synchronize(on);
             return status;

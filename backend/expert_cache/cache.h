@@ -59,10 +59,6 @@ struct layer {
     bool table_stale = true;
     std::vector<kept_graph> graphs;
 
-    ggml_tensor * repacked[N_PARTS] = {}; // null: from `host`
-    ggml_context_ptr repacked_ctx[N_PARTS];
-    ggml_backend_buffer_ptr repacked_buffer[N_PARTS];
-
     std::vector<int64_t> hits, misses; // pairs of row and expert
 
     bool complete() const { return host[GATE] && host[UP] && host[DOWN]; }
@@ -109,7 +105,6 @@ void add_weight(const ggml_tensor *, bool pinned); // ffn_(gate|up|down)_exps; o
 void drop_weights(ggml_backend_buffer_t);
 layer * layer_of(const ggml_tensor * gate, const ggml_tensor * up, const ggml_tensor * down); // or null
 void allocate(int32_t * slots);
-bool repack();
 bool swap(layer &, int32_t incoming, int32_t outgoing);
 bool commit();
 
@@ -138,8 +133,8 @@ bool try_device_graph(layer &, int n_used, int rows, size_t & bytes); // false: 
 
 // One product after the other on the CPU, for `pairs` pairs [used, rows] of experts. x, ids: on
 // the host. Sets `out`, f32 [n_embd, pairs].
-ggml_status compute_on_cpu(const layer *, const block &, int used, int rows, const char * x, const int32_t * ids,
-                           char * memory, const char *& out);
+ggml_status compute_on_cpu(const block &, int used, int rows, const char * x, const int32_t * ids, char * memory,
+                           const char *& out);
 
 // ---- block.cpp. on: the stream; the scheduler's own, or ours, on which they wait for the end
 

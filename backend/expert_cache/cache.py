@@ -151,11 +151,6 @@ class ExpertCache:
         self._native.xc_allocate(slots.ctypes.data)
         return slots
 
-    def repack(self) -> bool:
-        """Computes misses from a copy of the experts in the CPU's own layout; False: there is no
-        such layout, or no memory for it."""
-        return bool(self._native.xc_repack())
-
     def swap(self, layer: int, incoming: int, outgoing: int = -1) -> bool:
         """Begins to upload `incoming` into the slot of `outgoing`, or an empty one.
 
@@ -222,7 +217,6 @@ def _functions() -> ctypes.CDLL:
         ("xc_buffer_type", pointer, []),
         ("xc_expert_bytes", None, [pointer]),
         ("xc_allocate", None, [pointer]),
-        ("xc_repack", yes, []),
         ("xc_swap", yes, [number, number, number]),
         ("xc_commit", yes, []),
         ("xc_residency", None, [pointer]),

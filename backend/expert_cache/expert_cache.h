@@ -45,10 +45,6 @@ XC_API void xc_expert_bytes(int64_t * bytes);
 // fewer where device memory does not suffice, or none. Frees what there was before.
 XC_API void xc_allocate(int32_t * slots);
 
-// Copies the experts of all layers into the CPU's repacked layout, from which misses are computed;
-// false: none of it, no memory or nothing to gain. Takes as much host memory as the experts.
-XC_API bool xc_repack(void);
-
 // Begins to upload `incoming` into the slot of `outgoing`, or a free one (-1). `outgoing` is gone
 // at once, `incoming` counts from the next `xc_commit`. False: nothing was done (no such slot, or
 // already there). Between decodes only.

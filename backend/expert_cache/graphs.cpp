@@ -182,8 +182,8 @@ size_t host_bytes(const layer & l, int n_used, int rows) {
            aligned(4 * n_embd * pairs) * 2 + aligned(4 * n_ff * pairs) * 3;
 }
 
-ggml_status compute_on_cpu(const layer * l, const block & b, int used, int rows, const char * x, const int32_t * ids,
-                           char * memory, const char *& out) {
+ggml_status compute_on_cpu(const block & b, int used, int rows, const char * x, const int32_t * ids, char * memory,
+                           const char *& out) {
     cache & c = the();
     static std::vector<char> arena(arena_bytes()); // under the cache's lock
     ggml_context_ptr ctx(ggml_init({arena.size(), arena.data(), true}));
@@ -193,9 +193,6 @@ ggml_status compute_on_cpu(const layer * l, const block & b, int used, int rows,
     ggml_backend_tensor_alloc(buffer, own_x, (void *) x);
     ggml_backend_tensor_alloc(buffer, own_ids, (void *) ids);
     ggml_tensor * weights[N_PARTS] = {b.gate->src[0], b.up->src[0], b.down->src[0]};
-    for (int i = 0; i < N_PARTS; i++) {
-        weights[i] = l && l->repacked[i] ? l->repacked[i] : weights[i];
-    }
     products p = multiply(ctx.get(), weights, own_x, own_ids, &b);
     ggml_cgraph * graph = ggml_new_graph_custom(ctx.get(), MAX_NODES, false);
     ggml_build_forward_expand(graph, p.down);
