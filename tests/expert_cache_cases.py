@@ -142,6 +142,13 @@ def refused(device: str, ggml_version: str | None) -> str:
     return ""
 
 
+def makes_its_own_streams(shared: bool) -> bool:
+    """Whether a cache was opened and the device makes its streams as before."""
+    gpu = standin()
+    ExpertCache(DEVICE, 8, 128, 8, shared=shared)
+    return bool(gpu.standin_own_streams())
+
+
 def again(case: Case) -> dict[str, Any]:
     """The same model anew, with other slots, and another context of it."""
     equal = []

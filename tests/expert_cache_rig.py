@@ -45,6 +45,7 @@ def standin() -> ctypes.CDLL:
         getattr(loaded, name).argtypes = [ctypes.c_long]
     for name in ("standin_events", "standin_lookup", "standin_immediate"):
         getattr(loaded, name).argtypes = [ctypes.c_bool]
+    loaded.standin_own_streams.restype = ctypes.c_bool
     loaded.standin_register()
     return loaded
 

@@ -343,4 +343,5 @@ EXPORT void standin_free_bytes(long bytes) { bytes_left = bytes; }
 EXPORT void standin_lose_uploads(long n) { uploads_to_lose = n; } // the next n large copies do nothing
 EXPORT void standin_lookup(bool offered) { with_lookup = offered; } // GET_ROWS of integers
 EXPORT long standin_repeats() { return repeats; } // products of many rows, one of which names an expert twice
+EXPORT bool standin_own_streams() { return device.iface.init_backend == init_backend; } // made by nobody else
 EXPORT void standin_events(bool offered) { with_events = offered; }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,18 @@ Ask = Callable[..., Any]
 USED, LAYERS = 8, 8  # of the bundled model, as are 128 experts
 
 
-@pytest.fixture(scope="module")
-def ask() -> Iterator[Ask]:
-    """Has the process do one of `cases`; a process that dies is an error."""
+@contextmanager
+def process() -> Iterator[Ask]:
+    """Has a process do one of `cases`; one that dies is an error."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         yield lambda what, *arguments: pool.submit(what, *arguments).result()
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Ask]:
+    with process() as asked:
+        yield asked
 
 
 def case(**change: Any) -> Case:
@@ -161,6 +168,12 @@ def test_expert_cache_needs_its_last_wait_but_on_the_schedulers_stream(
     waitless = case(share=0.5, delay_us=200, lookup=False, end_sync=False, shared=shared)
     found = ask(cases.stress, waitless, 6)
     assert (found["equal"] == found["of"]) == shared
+
+
+def test_expert_cache_notes_a_devices_streams_only_to_share_them() -> None:
+    with process() as ask:
+        assert ask(cases.makes_its_own_streams, False)
+        assert not ask(cases.makes_its_own_streams, True)
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -73,6 +73,9 @@ XC_API bool xc_open(const xc_options * options) {
             }
             c.options = *options;
             c.totals = {};
+            if (options->shared) {
+                note_streams(c.device);
+            }
             c.options.device = c.options.ggml_version = nullptr; // Python's memory
             if (options->events && !c.fetched) {
                 c.fetched = ggml_backend_event_new(c.device);

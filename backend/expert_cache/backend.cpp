@@ -229,11 +229,13 @@ ggml_backend_dev_t weight_device() { return &weights_device; }
 void use_device(ggml_backend_dev_t on) {
     twin = *ggml_backend_dev_buffer_type(on);
     twin.iface.alloc_buffer = alloc_in_original;
-    if (!own_init.count(on)) {
-        own_init[on] = on->iface.init_backend;
-        on->iface.init_backend = init_noted;
-    }
     latest = nullptr;
+}
+
+void note_streams(ggml_backend_dev_t of) {
+    if (own_init.emplace(of, of->iface.init_backend).second) {
+        of->iface.init_backend = init_noted;
+    }
 }
 
 void register_backend() {

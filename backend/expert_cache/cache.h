@@ -148,7 +148,8 @@ inline bool is_weight(const ggml_tensor * t) { return t && t->buffer && t->buffe
 ggml_backend_buffer_t wrap_weights(void * memory, size_t size); // a mapped file
 ggml_backend_dev_t weight_device();
 void register_backend();
-void use_device(ggml_backend_dev_t); // whose kind of buffers nodes are allocated in
+void use_device(ggml_backend_dev_t);   // whose kind of buffers nodes are allocated in
+void note_streams(ggml_backend_dev_t); // from now on, those that llama.cpp makes of the device; to share them
 
 inline int64_t now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
