@@ -41,6 +41,7 @@ def facts(one: Running) -> dict[str, Any]:
         "upload_bytes": counters.upload_bytes,
         "resident": int(one.cache.residency.sum()),
         "trouble": one.cache.trouble(),
+        "more_trouble": one.cache.trouble(),
         "repeats": standin().standin_repeats(),
     }
 

@@ -43,8 +43,8 @@ def standin() -> ctypes.CDLL:
     loaded = native.loaded(STANDIN)
     for name in ("standin_delay", "standin_free_bytes", "standin_lose_uploads"):
         getattr(loaded, name).argtypes = [ctypes.c_long]
-    for name in ("standin_events", "standin_lookup", "standin_immediate"):
-        getattr(loaded, name).argtypes = [ctypes.c_bool]
+    for name in ("events", "lookup", "experts", "pinned", "immediate"):
+        getattr(loaded, f"standin_{name}").argtypes = [ctypes.c_bool]
     loaded.standin_own_streams.restype = ctypes.c_bool
     loaded.standin_register()
     return loaded
@@ -54,7 +54,8 @@ def standin() -> ctypes.CDLL:
 class Case:
     """share: of each layer's experts that are resident. slots: room beside those. gpu_layers: on
     the stand-in. mapped: weights stay in the file. lookup: the device can look slots up.
-    shared: hits are computed on the scheduler's stream."""
+    shared: hits are computed on the scheduler's stream. lacks: "experts" or "pinned", which the
+    stand-in does not offer while slots are given."""
 
     model: Path
     share: float = 0.0
@@ -68,6 +69,7 @@ class Case:
     max_rows: int = 31
     delay_us: int = 0
     free_bytes: int = 1 << 40
+    lacks: str = ""
     callback: Any = None
 
 
@@ -177,7 +179,10 @@ class Running(Lines):
         super().__init__(case.model, params, override, callback=case.callback)
         if self.cache is not None:
             gpu.standin_free_bytes(case.free_bytes)
+            lacking = getattr(gpu, f"standin_{case.lacks}") if case.lacks else lambda _offered: None
+            lacking(False)
             self.slots = self.give(case)
+            lacking(True)
             gpu.standin_free_bytes(1 << 40)  # or the scheduler could not grow either
         gpu.standin_delay(case.delay_us)
         self.prefix()

@@ -23,7 +23,7 @@ ggml_backend_device device;
 ggml_backend_reg registry;
 ggml_backend_buffer_type memory_type, pinned_type;
 std::atomic<long> delay_us{0}, bytes_left{1L << 40}, uploads_to_lose{0};
-std::atomic<bool> with_events{true}, with_lookup{true}, immediate{false};
+std::atomic<bool> with_events{true}, with_lookup{true}, with_experts{true}, with_pinned{true}, immediate{false};
 // Only copies of this size and more can be lost: experts, not activations.
 constexpr size_t LOSABLE = 1024;
 
@@ -64,7 +64,7 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
         bytes_left += (long) size;
         return nullptr;
     }
-    if (posix_memalign(&memory, 256, size)) {
+    if ((!is_ours(type) && !with_pinned) || posix_memalign(&memory, 256, size)) {
         return nullptr;
     }
     memset(memory, 0xff, size); // what nobody wrote is NaN
@@ -295,7 +295,8 @@ void device_props(ggml_backend_dev_t dev, ggml_backend_dev_props * props) {
 ggml_backend_buffer_type_t buffer_type(ggml_backend_dev_t) { return &memory_type; }
 ggml_backend_buffer_type_t host_buffer_type(ggml_backend_dev_t) { return &pinned_type; }
 bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) {
-    if (op->op == GGML_OP_GET_ROWS && op->type == GGML_TYPE_I32 && !with_lookup) {
+    const bool looks_up = op->op == GGML_OP_GET_ROWS && op->type == GGML_TYPE_I32;
+    if ((looks_up && !with_lookup) || (op->op == GGML_OP_MUL_MAT_ID && !with_experts)) {
         return false;
     }
     return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), op);
@@ -342,6 +343,8 @@ EXPORT void standin_delay(long microseconds) { delay_us = microseconds; } // bef
 EXPORT void standin_free_bytes(long bytes) { bytes_left = bytes; }
 EXPORT void standin_lose_uploads(long n) { uploads_to_lose = n; } // the next n large copies do nothing
 EXPORT void standin_lookup(bool offered) { with_lookup = offered; } // GET_ROWS of integers
+EXPORT void standin_experts(bool offered) { with_experts = offered; } // MUL_MAT_ID
+EXPORT void standin_pinned(bool offered) { with_pinned = offered; } // memory of the host
 EXPORT long standin_repeats() { return repeats; } // products of many rows, one of which names an expert twice
 EXPORT bool standin_own_streams() { return device.iface.init_backend == init_backend; } // made by nobody else
 EXPORT void standin_events(bool offered) { with_events = offered; }

@@ -129,6 +129,22 @@ def test_expert_cache_without_enough_memory_is_smaller_and_says_so_once(
     assert found["equal"]
     assert len(set(found["slots"])) == 1 and (0 < found["slots"][0] < 64) == (free > 0)
     assert ("smaller" if free else "has no memory") in found["trouble"]
+    assert found["more_trouble"] is None
+
+
+@pytest.mark.parametrize(
+    "lacks, why",
+    [
+        ("experts", "StandIn0 cannot compute this model's experts"),
+        ("pinned", "there is no host memory for it"),
+    ],
+)
+def test_expert_cache_that_cannot_be_says_the_one_reason(lacks: str, why: str) -> None:
+    with process() as ask:  # another test's host memory would still be there
+        found = ask(cases.decode, case(share=0.5, lacks=lacks))
+    assert found["slots"] == [0] * LAYERS and found["resident"] == 0
+    assert found["trouble"] == f"the expert cache is off: {why}"
+    assert found["more_trouble"] is None
 
 
 def test_expert_cache_uploads_again_what_was_lost_once(ask: Ask) -> None:

@@ -14,7 +14,7 @@
 
 namespace xc {
 
-// ---- trouble.cpp: what went wrong, a sentence each, and each said once
+// ---- trouble.cpp: what went wrong, a sentence each; none waits to be read twice
 
 void trouble(const std::string & sentence);
 std::string abi_trouble(const std::string & version); // empty: ggml has the layout of ggml_backend_abi.h

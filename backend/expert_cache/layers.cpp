@@ -146,6 +146,23 @@ static bool graph_bytes(size_t & bytes) {
     return true;
 }
 
+enum fit { FITS, TOO_MUCH, IMPOSSIBLE };
+
+// Gives all layers `share` of the slots, and graphs the memory that they work in.
+static fit give(const int32_t * slots, double share) {
+    cache & c = the();
+    for (auto & [number, l] : c.layers) {
+        if (!give_slots(*l, (int) (slots[number] * share))) {
+            return TOO_MUCH;
+        }
+    }
+    size_t working = 0;
+    if (!graph_bytes(working)) {
+        return IMPOSSIBLE;
+    }
+    return c.on_device.grow(ggml_backend_dev_buffer_type(c.device), working) ? FITS : TOO_MUCH;
+}
+
 void allocate(int32_t * slots) {
     cache & c = the();
     finish_uploads();
@@ -160,31 +177,24 @@ void allocate(int32_t * slots) {
     for (auto & [number, l] : c.layers) {
         host = std::max(host, l->complete() ? host_bytes(*l, c.options.n_used, c.options.max_rows) : 0);
     }
-    bool fits = grow_host(host);
-    // Fewer slots for all layers alike: one layer without any would miss with every token.
-    double share = fits ? 1.0 : 0.0;
-    for (; share > 0.05; share *= 0.8) {
-        fits = true;
-        for (auto & [number, l] : c.layers) {
-            fits = fits && give_slots(*l, (int) (slots[number] * share));
-        }
-        size_t device = 0;
-        if (fits && !graph_bytes(device)) {
-            trouble("the expert cache is off: " + c.device_name + " cannot compute this model's experts");
-            share = 0;
-            break;
-        }
-        fits = fits && c.on_device.grow(ggml_backend_dev_buffer_type(c.device), device);
-        if (fits) {
-            break;
+    std::string why = grow_host(host) ? "" : "there is no host memory for it";
+    double share = 1.0;
+    for (fit found = TOO_MUCH; found != FITS && why.empty();) {
+        found = give(slots, share);
+        // Fewer slots for all layers alike: one layer without any would miss with every token.
+        if (found == IMPOSSIBLE) {
+            why = c.device_name + " cannot compute this model's experts";
+        } else if (found == TOO_MUCH && (share *= 0.8) <= 0.05) {
+            why = c.device_name + " has no memory left for it";
         }
     }
-    if (share < 1.0) {
-        trouble(share > 0.05 ? "the expert cache is smaller than planned: " + c.device_name + " is short of memory"
-                             : "the expert cache is off: " + c.device_name + " has no memory left for it");
+    if (!why.empty()) {
+        trouble("the expert cache is off: " + why);
+    } else if (share < 1.0) {
+        trouble("the expert cache is smaller than planned: " + c.device_name + " is short of memory");
     }
     for (auto & [number, l] : c.layers) {
-        if (share <= 0.05) {
+        if (!why.empty()) {
             release(*l);
         }
         slots[number] = l->n_slots;
