@@ -56,7 +56,7 @@ class BufferOverride(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Counters:
-    """Since the model was loaded or `reset`.
+    """Since the model was loaded, or the last `reset`.
 
     hits, misses: int64 [layer, expert], pairs of a row and an expert. blocks: layers computed
     through the cache. unmatched: multiplications that no known pattern surrounds, computed on the
@@ -109,10 +109,12 @@ class ExpertCache:
         end_sync: bool = True,
         shared: bool | None = None,
     ) -> None:
-        """device: as llama.cpp names it ("CUDA0"). The last three are for tests: the version that
-        ggml should have, whether the GPU's events are used, and whether a block waits for the GPU
-        before its results are read (without that they are wrong now and then). shared: hits are
-        computed on llama.cpp's own stream, for which all layers have to be on the GPU."""
+        """device: as llama.cpp names it ("CUDA0"). shared: hits are computed on llama.cpp's own
+        stream, for which all layers have to be on the GPU; None: SHARED_STREAM.
+
+        The others are for tests. ggml_version: that ggml should have. events: whether the GPU's are
+        used. end_sync: whether a block waits for the GPU before its results are read; without that
+        they are wrong now and then."""
         library.start()
         self.shape = n_layers, n_experts
         self._native = _functions()

@@ -55,7 +55,8 @@ XC_API bool xc_swap(int32_t layer, int32_t incoming, int32_t outgoing);
 XC_API bool xc_commit(void);
 
 XC_API void xc_residency(uint8_t * resident);
-XC_API void xc_counters(int64_t * hits, int64_t * misses, xc_totals * totals); // since the layers were loaded
+// Since the model was loaded, or the last `xc_reset_counters`.
+XC_API void xc_counters(int64_t * hits, int64_t * misses, xc_totals * totals);
 XC_API void xc_reset_counters(void);
 
 // The oldest sentence about what went wrong that was not yet read; false: none.
