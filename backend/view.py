@@ -71,7 +71,8 @@ class CycleView:
     texts:       [n], the nodes' tokens as text.
     parents:     int32 [n], -1 for the root.
     depths:      int32 [n], distance from the root.
-    probs:       float64 [n], the head's probability of the token given its parent.
+    probs:       float64 [n], the highest probability of the token given its parent that a drafter
+                 has for it.
     chances:     float64 [n], the planner's for being committed.
     kept:        bool [n], whether it was verified. accepted: bool [n].
     new_experts: float64 [n], experts a layer (mean) that none of the nodes before used; NaN where
