@@ -97,21 +97,15 @@ class Uploads:
 
 
 def after(
-    held: Residency,
-    used: NDArray[np.number],
-    rule: Rule,
-    committed: int = 1,
-    wanted: FloatArray | None = None,
+    held: Residency, used: NDArray[np.number], rule: Rule, committed: int = 1
 ) -> tuple[Residency, Uploads]:
     """The residency for the next cycle, and how to get there.
 
-    used:   [layer, expert], rows that used each expert in the cycle before, which committed so many
-            tokens.
-    wanted: float64 [layer, expert], uses that are expected beyond what was usual, such as those
-            that are forecast for drafted tokens; they are not remembered.
+    used: [layer, expert], rows that used each expert in the cycle before, which committed so many
+    tokens.
     """
     uses: FloatArray = np.add(held.uses * rule.decay**committed, used, dtype=np.float64)
-    worth = (uses if wanted is None else uses + wanted) * rule.saved_ms[:, None]
+    worth = uses * rule.saved_ms[:, None]
     resident = held.resident.copy()
     groups = len(rule.slots)
     worths = worth.reshape(groups, -1)

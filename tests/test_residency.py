@@ -152,14 +152,6 @@ def test_uses_fade_with_committed_tokens() -> None:
     assert following.uses[0, :2].tolist() == [0.125, 1.0]
 
 
-def test_what_is_wanted_comes_in_and_is_not_remembered() -> None:
-    wanted = np.zeros((LAYERS, EXPERTS))
-    wanted[1, 4] = 1.0
-    held, uploads = after(Residency.empty(LAYERS, EXPERTS), uses(), rule([4]), wanted=wanted)
-    assert uploads.loads.tolist() == [[1, 4]]
-    assert not held.uses.any()
-
-
 class TestBeginning:
     def test_a_run_begins_with_the_experts_of_most_worth_of_the_last(self) -> None:
         held = Residency.empty(LAYERS, EXPERTS)
