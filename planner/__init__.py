@@ -7,17 +7,17 @@ from .acceptance import Acceptance
 from .beliefs import Beliefs, UnionByRows
 from .cost import NO_OVERHEADS, CostPoint, CycleCost, Levels, Overheads, cost_from_points
 from .experts import Bitsets, pack, union_per_layer
-from .forecast import ExpertForecast, Forecast
+from .forecast import Forecast
 from .found import NOTHING_FOUND, Found, found_by
 from .lines import best_lines
 from .livecost import LiveCost
-from .lookup import Lookup, children_of, completed
+from .lookup import Lookup, completed
 from .modes import make_policy
 from .ngram import NgramIndex
 from .outlook import Outlook
 from .policies import Choice, Outcome, Policy, widths_of
 from .reason import Reason, Step
-from .search import Plan, best_subtree
+from .search import Plan
 from .spec import Spec
 from .tree import (
     DRAFTERS,
@@ -44,7 +44,6 @@ __all__ = [
     "CostPoint",
     "CycleCost",
     "DraftTree",
-    "ExpertForecast",
     "FloatArray",
     "Forecast",
     "Found",
@@ -63,8 +62,6 @@ __all__ = [
     "Step",
     "UnionByRows",
     "best_lines",
-    "best_subtree",
-    "children_of",
     "completed",
     "cost_from_points",
     "found_by",

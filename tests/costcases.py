@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from specfit.planner import CostPoint, ExpertForecast, FloatArray, union_per_layer
+from specfit.planner import CostPoint, FloatArray, union_per_layer
+from specfit.planner.forecast import ExpertForecast
 
 # A few rows of a machine that computes experts on the CPU, streams them from 32 rows on.
 MEASURED = [

@@ -7,8 +7,9 @@ import pytest
 from costcases import foreseen_union
 from numpy.typing import NDArray
 
-from specfit.planner import DraftTree, ExpertForecast, Forecast, pack, union_per_layer
+from specfit.planner import DraftTree, Forecast, pack, union_per_layer
 from specfit.planner.experts import best, sizes, unpack
+from specfit.planner.forecast import ExpertForecast
 from specfit.planner.forecast_report import forecast_quality, likeliest
 from specfit.planner.tokentable import TokenTable
 from specfit.planner.trace import TracedStep, TracedText

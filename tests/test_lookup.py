@@ -22,13 +22,12 @@ from specfit.planner import (
     NgramIndex,
     Outcome,
     Spec,
-    children_of,
     completed,
     make_policy,
     named_by,
 )
 from specfit.planner.lab import Lab
-from specfit.planner.lookup import CHILDREN, DEEPEST, MOST
+from specfit.planner.lookup import CHILDREN, DEEPEST, MOST, children_of
 from specfit.planner.planned import Planned
 
 # Nodes to add: a parent, chosen among all there are by then, a token, and by whom it is named.

@@ -19,7 +19,8 @@ from specfit.backend import Engine, LoadOptions, Sampling, Spec
 from specfit.backend.devices import gpu_memory
 from specfit.backend.text import TextStream
 from specfit.backend.view import CycleView
-from specfit.planner import CycleCost, ExpertForecast, LiveCost, Reason, Step
+from specfit.planner import CycleCost, LiveCost, Reason, Step
+from specfit.planner.forecast import ExpertForecast
 from specfit.planner.lab import MAX_ROWS, Lab
 from specfit.planner.planned import Planned
 from specfit.planner.policies import Outcome
