@@ -10,6 +10,7 @@ from pathlib import Path
 from .interrupts import Interrupts
 from .report_plain import llama_bench
 from .report_plan import OFF, Asked, Budget, Placement, Plan
+from .report_programs import Placed
 from .report_server import CHAINS, Server, answers, mode_of
 from .report_store import Round, Store, record_of
 
@@ -59,11 +60,7 @@ def _bench(
         return
     found = llama_bench(
         path,
-        _model_of(placement),
-        placement,
-        threads=here["threads"],
-        gpu_layers=here["gpu_layers"],
-        n_cpu_moe=here["n_cpu_moe"],
+        Placed.of(here, placement),
         tokens=here["tokens"],
         depth=round(sum(run.report.prompt_tokens for run in runs) / len(runs)),
         interrupts=interrupts,
@@ -95,7 +92,7 @@ def serve(
         expected = SERVER_LOADS * here["load_s"] + SERVER_ANSWERS * usual
         if not waiting or not budget.has(expected):
             continue
-        server = _server(path, placement, here["tokens"], waiting, here)
+        server = _server(path, Placed.of(here, placement), here["tokens"], waiting)
         asked: Sequence[Asked] = [asked_by_key[round_.prompt] for round_ in waiting]
         found = list(answers(server, chain, asked, here["tokens"], interrupts))
         for one, timed in zip(asked, found, strict=True):
@@ -111,32 +108,14 @@ def serve(
             )
 
 
-def _server(
-    path: Path, placement: Placement, tokens: int, rounds: Sequence[Round], here: dict[str, int]
-) -> Server:
+def _server(path: Path, placed: Placed, tokens: int, rounds: Sequence[Round]) -> Server:
     from specfit.backend.heads import converted
     from specfit.models import bundled_head
     from specfit.models.gguf_info import read_gguf_info
 
-    model = _model_of(placement)
-    head = placement.choice.model_draft or bundled_head()
+    head = placed.placement.choice.model_draft or bundled_head()
     if head.suffix != ".gguf":
-        head = converted(head, read_gguf_info(model)).path
+        head = converted(head, read_gguf_info(placed.model)).path
     longest = max(round_.runs[OFF].report.prompt_tokens for round_ in rounds)
     ctx = -(-(longest + tokens + max(CHAINS)) // CTX_STEP) * CTX_STEP
-    return Server(
-        path,
-        model,
-        head,
-        placement,
-        threads=here["threads"],
-        gpu_layers=here["gpu_layers"],
-        n_cpu_moe=here["n_cpu_moe"],
-        ctx=ctx,
-    )
-
-
-def _model_of(placement: Placement) -> Path:
-    from specfit.models import bundled_model
-
-    return placement.choice.model or bundled_model()
+    return Server(path, placed, head, ctx)

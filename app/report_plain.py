@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Sequence
@@ -15,13 +14,13 @@ import numpy as np
 
 from .entry import AppError
 from .interrupts import Interrupts
-from .report_plan import Placement
+from .report_programs import Placed, check_program, last_line
 
 if TYPE_CHECKING:
     from specfit.backend import CycleReport, Report
 
 BATCH = 512
-REPETITIONS = 3
+BENCH, REPETITIONS = "llama-bench", 3
 
 
 class PlainLoop:
@@ -37,7 +36,9 @@ class PlainLoop:
         """model: llama.cpp's handle. Raises AppError if there is no memory for the context."""
         import llama_cpp.llama_cpp as llama
 
-        self._llama = llama
+        from specfit.backend import library
+
+        self._llama, self._library = llama, library
         params = llama.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = ctx, BATCH, BATCH
         params.n_threads = params.n_threads_batch = threads
@@ -88,8 +89,8 @@ class PlainLoop:
             raise AppError(f"llama_decode failed in the bare loop: status {status}")
 
     def _likeliest(self) -> int:
-        pointer = self._llama.llama_get_logits_ith(self._context, -1)
-        return int(np.ctypeslib.as_array(pointer, (self._n_vocab,)).argmax())
+        logits = self._library.get_logits_ith(self._context, -1)
+        return int(self._library.floats(logits, self._n_vocab).argmax())
 
     def report(self, seconds: float) -> Report:
         """seconds: of all tokens after the first."""
@@ -137,41 +138,22 @@ class Benched:
 
 def check_llama_bench(path: Path) -> None:
     """Raises AppError unless `path` is a llama-bench that starts here."""
-    try:
-        found = subprocess.run([path, "--help"], capture_output=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise AppError(f"--llama-bench {path} cannot be run: {error}") from error
-    if b"-p, --n-prompt" not in found.stdout:
-        lines = found.stderr.decode("utf-8", "replace").strip().splitlines()
-        why = lines[-1] if lines else "it does not know -p"
-        raise AppError(f"--llama-bench {path} is no llama-bench that runs here: {why}")
+    check_program(BENCH, path, "-p, --n-prompt")
 
 
 def llama_bench(
-    path: Path,
-    model: Path,
-    placement: Placement,
-    *,
-    threads: int,
-    gpu_layers: int,
-    n_cpu_moe: int,
-    tokens: int,
-    depth: int,
-    interrupts: Interrupts,
+    path: Path, placed: Placed, *, tokens: int, depth: int, interrupts: Interrupts
 ) -> Benched:
-    """Plain decoding of `tokens` tokens behind `depth` others, placed as in the visit.
+    """Plain decoding of `tokens` tokens behind `depth` others.
 
     Raises AppError if it fails, KeyboardInterrupt on Ctrl-C.
     """
-    options = ["-p", "0", "-n", str(tokens), "-d", str(depth), "-t", str(threads)]
-    options += ["-ngl", str(gpu_layers)]
-    if gpu_layers and n_cpu_moe:
-        options += ["-ncmoe", str(n_cpu_moe)]
+    options = ["-p", "0", "-n", str(tokens), "-d", str(depth), *placed.options]
     options += ["-r", str(REPETITIONS)]
     begun = time.monotonic()
     process = subprocess.Popen(
-        [path, "-m", model, *options, "-o", "json"],
-        env={**os.environ, **placement.environment},
+        [path, "-m", placed.model, *options, "-o", "json"],
+        env=placed.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is ours to pass on
@@ -187,9 +169,7 @@ def llama_bench(
         speeds = [float(speed) for speed in json.loads(out)[0]["samples_ts"]]
         mean, error = np.mean(speeds), np.std(speeds, ddof=1) / len(speeds) ** 0.5
     except (ValueError, LookupError, TypeError) as problem:
-        lines = err.decode("utf-8", "replace").strip().splitlines()
-        why = lines[-1] if lines else "it printed no result"
-        raise AppError(f"llama-bench failed: {why}") from problem
-    variables = [f"{name}={value}" for name, value in placement.environment.items()]
-    command = " ".join([*variables, "llama-bench", "-m", model.name, *options])
+        why = last_line(err) or "it printed no result"
+        raise AppError(f"{BENCH} failed: {why}") from problem
+    command = placed.command(BENCH, options)
     return Benched(float(mean), float(error), command, time.monotonic() - begun)

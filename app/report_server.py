@@ -7,7 +7,6 @@ those rounds, `llama-server:N`, of which N = 0 drafts nothing.
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -24,7 +23,8 @@ from urllib.error import HTTPError, URLError
 from .entry import AppError
 from .interrupts import Interrupts
 from .report_plain import report_of_times
-from .report_plan import Asked, Placement
+from .report_plan import Asked
+from .report_programs import Placed, check_program, last_line
 from .report_store import Timed
 
 SERVER = "llama-server"
@@ -38,29 +38,22 @@ class Server:
     """How it is started. head: as GGUF. ctx: tokens of a prompt and its answer."""
 
     path: Path
-    model: Path
+    placed: Placed
     head: Path
-    placement: Placement
-    threads: int
-    gpu_layers: int
-    n_cpu_moe: int
     ctx: int
 
     def options(self, chain: int) -> list[str]:
         """All but files and addresses."""
-        options = ["-c", str(self.ctx), "-t", str(self.threads), "-ngl", str(self.gpu_layers)]
-        if self.gpu_layers and self.n_cpu_moe:
-            options += ["-ncmoe", str(self.n_cpu_moe)]
+        options = ["-c", str(self.ctx), *self.placed.options]
         if chain:
             options += ["--spec-type", "draft-eagle3", "--spec-draft-n-max", str(chain)]
-            options += ["-ngld", "99" if self.gpu_layers else "0"]
+            options += ["-ngld", "99" if self.placed.gpu_layers else "0"]
         return [*options, "-np", "1"]
 
     def command(self, chain: int) -> str:
-        """With the model's name alone; the head may have been converted."""
-        variables = [f"{name}={value}" for name, value in self.placement.environment.items()]
-        files = ["-m", self.model.name, *(["-md", "HEAD.gguf"] if chain else [])]
-        return " ".join([*variables, SERVER, *files, *self.options(chain)])
+        """For the page; the head may have been converted."""
+        head = ["-md", "HEAD.gguf"] if chain else []
+        return self.placed.command(SERVER, [*head, *self.options(chain)])
 
 
 def mode_of(chain: int) -> str:
@@ -69,13 +62,7 @@ def mode_of(chain: int) -> str:
 
 def check_llama_server(path: Path) -> None:
     """Raises AppError unless `path` is a llama-server that starts here and knows EAGLE-3."""
-    try:
-        found = subprocess.run([path, "--help"], capture_output=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise AppError(f"--llama-server {path} cannot be run: {error}") from error
-    if b"draft-eagle3" not in found.stdout:
-        why = _last_line(found.stderr) or "it does not know --spec-type draft-eagle3"
-        raise AppError(f"--llama-server {path} is no llama-server that serves here: {why}")
+    check_program(SERVER, path, "draft-eagle3")
 
 
 def answers(
@@ -114,12 +101,12 @@ def _running(server: Server, chain: int, interrupts: Interrupts) -> Iterator[str
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    files = ["-m", str(server.model), *(["-md", str(server.head)] if chain else [])]
+    files = ["-m", str(server.placed.model), *(["-md", str(server.head)] if chain else [])]
     options = [*files, *server.options(chain), "--no-webui", "--port", str(port)]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [server.path, *options, "--host", "127.0.0.1"],
-            env={**os.environ, **server.placement.environment},
+            env=server.placed.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
@@ -166,9 +153,4 @@ def _why(log: IO[bytes]) -> str:
     log.seek(0)
     said = log.read()
     errors = [line for line in said.splitlines() if re.search(rb"\bE\b|error", line)]
-    return _last_line(errors[-1] if errors else said)
-
-
-def _last_line(said: bytes) -> str:
-    lines = said.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].strip() if lines else ""
+    return last_line(errors[-1] if errors else said)

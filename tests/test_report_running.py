@@ -32,6 +32,7 @@ from specfit.app.report_plan import (
     Placement,
     digest,
 )
+from specfit.app.report_programs import Placed
 from specfit.app.report_replay import replay_all, trace_files
 from specfit.app.report_round import Rounds
 from specfit.app.report_store import Store
@@ -241,10 +242,8 @@ def script(path: Path, body: str) -> Path:
 def benched(path: Path) -> object:
     placement = Placement("here", "", {"A": "1"}, BUNDLED, None)
     with Interrupts() as interrupts:
-        return llama_bench(
-            path, Path("/some/where/m.gguf"), placement, threads=3, gpu_layers=99, n_cpu_moe=7,
-            tokens=20, depth=50, interrupts=interrupts,
-        )  # fmt: skip
+        placed = Placed(Path("/some/where/m.gguf"), placement, 3, 99, n_cpu_moe=7)
+        return llama_bench(path, placed, tokens=20, depth=50, interrupts=interrupts)
 
 
 def test_llama_bench_is_asked_for_the_same_placement(tmp_path):

@@ -17,6 +17,7 @@ from specfit.app.interrupts import Interrupts
 from specfit.app.options import ModelChoice
 from specfit.app.prompts import Prompt
 from specfit.app.report_plan import Asked, Placement
+from specfit.app.report_programs import Placed
 from specfit.app.report_server import Server, answers, check_llama_server
 from specfit.app.report_store import Timed
 
@@ -72,16 +73,9 @@ def stand_in(log: Path, answer: object = None, start: str = "") -> Path:
 
 def asked(path: Path, chain: int, gpu_layers: int = 99) -> tuple[list[Timed], str]:
     choice = ModelChoice(None, None, None, False, None, None, None, None)
-    server = Server(
-        path,
-        Path("/some/m.gguf"),
-        Path("/some/h.gguf"),
-        Placement("here", "", {"A": "1"}, choice, None),
-        threads=3,
-        gpu_layers=gpu_layers,
-        n_cpu_moe=7,
-        ctx=512,
-    )
+    placement = Placement("here", "", {"A": "1"}, choice, None)
+    placed = Placed(Path("/some/m.gguf"), placement, 3, gpu_layers, n_cpu_moe=7)
+    server = Server(path, placed, Path("/some/h.gguf"), ctx=512)
     messages = ({"role": "user", "content": "Hello"},)
     prompts = [Asked("chat", str(n), Prompt(n, "a", messages)) for n in (1, 2)]
     with Interrupts() as interrupts:
@@ -133,7 +127,7 @@ def test_what_is_no_llama_server_is_refused(log):
     path = log.with_name("other")
     path.write_text("#!/bin/sh\necho out of memory >&2; exit 1\n")
     path.chmod(0o755)
-    with pytest.raises(AppError, match="no llama-server that serves here: out of memory"):
+    with pytest.raises(AppError, match="no llama-server that runs here: out of memory"):
         check_llama_server(path)
     with pytest.raises(AppError, match="cannot be run"):
         check_llama_server(log.with_name("missing"))
