@@ -1,5 +1,5 @@
 """What specfit-report runs after a visit's rounds: llama.cpp's own programs, each in a process of
-its own, with the same model placed alike."""
+its own, with the same model placed alike, as far as they can (`report_programs`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """What llama.cpp's own programs have in common: whether they run here, and how they are told where
-a visit had the model."""
+a visit had the model.
+
+They have no cache of experts, and compute all of them on the CPU. Options of RoPE are not passed
+on: llama-bench has none, and they cost no time. The rest of what a placement may say of the model
+both take by the same names.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,18 @@ from typing import Any
 
 from .entry import AppError
 from .report_plan import Placement
+
+# Their names, of fields of Runtime.
+_RUNTIME = {
+    "cache_type_k": "-ctk",
+    "cache_type_v": "-ctv",
+    "flash_attn": "-fa",
+    "load_mode": "-lm",
+    "numa": "--numa",
+    "split_mode": "-sm",
+    "main_gpu": "-mg",
+    "rpc": "--rpc",
+}
 
 
 @dataclass(frozen=True)
@@ -34,10 +51,18 @@ class Placed:
 
     @property
     def options(self) -> list[str]:
-        """As the programs take them."""
+        """As the programs take them; defaults, which are the same, are left out."""
+        from specfit.backend.runtime import Runtime
+
         options = ["-t", str(self.threads), "-ngl", str(self.gpu_layers)]
         if self.gpu_layers and self.n_cpu_moe:
             options += ["-ncmoe", str(self.n_cpu_moe)]
+        asked, usual = self.placement.choice.load_options(drafting=False).runtime, Runtime()
+        for name, option in _RUNTIME.items():
+            if (value := getattr(asked, name)) != getattr(usual, name):
+                options += [option, str(value)]
+        if asked.tensor_split:
+            options += ["-ts", "/".join(f"{share:g}" for share in asked.tensor_split)]
         return options
 
     @property

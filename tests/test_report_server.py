@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from reportcases import BUNDLED
 
 from specfit.app.entry import AppError
 from specfit.app.interrupts import Interrupts
-from specfit.app.options import ModelChoice
 from specfit.app.prompts import Prompt
-from specfit.app.report_plan import Asked, Placement
+from specfit.app.report_plan import Asked, Placement, parse_placement
 from specfit.app.report_programs import Placed
 from specfit.app.report_server import Server, answers, check_llama_server
 from specfit.app.report_store import Timed
@@ -72,8 +72,7 @@ def stand_in(log: Path, answer: object = None, start: str = "") -> Path:
 
 
 def asked(path: Path, chain: int, gpu_layers: int = 99) -> tuple[list[Timed], str]:
-    choice = ModelChoice(None, None, None, False, None, None, None, None)
-    placement = Placement("here", "", {"A": "1"}, choice, None)
+    placement = Placement("here", "", {"A": "1"}, BUNDLED, None)
     placed = Placed(Path("/some/m.gguf"), placement, 3, gpu_layers, n_cpu_moe=7)
     server = Server(path, placed, Path("/some/h.gguf"), ctx=512)
     messages = ({"role": "user", "content": "Hello"},)
@@ -100,6 +99,14 @@ def test_it_is_asked_for_the_same_placement_and_head(log):
     assert report.tokens_per_second == pytest.approx(40)
     assert (report.cycles, report.drafted, report.accepted) == (12, 24, 8)
     assert report.means.mean_acceptance_length == pytest.approx(20 / 12)
+
+
+def test_what_a_placement_says_of_the_model_is_passed_on():
+    said = "-ctk q8_0 -ctv q8_0 -fa on --no-mmap -sm row -mg 1 -ts 3,1 -c 600 --rope-scale 2"
+    placement = parse_placement(f"here={said}", BUNDLED)
+    options = Placed(Path("m.gguf"), placement, 3, 99, n_cpu_moe=0).options
+    expected = "-t 3 -ngl 99 -ctk q8_0 -ctv q8_0 -fa on -lm none -sm row -mg 1 -ts 3/1"
+    assert " ".join(options) == expected
 
 
 def test_without_drafts_it_gets_no_head(log):
