@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,13 +18,14 @@ from .report_programs import Placed, check_program, last_line
 
 if TYPE_CHECKING:
     from specfit.backend import CycleReport, Report
+    from specfit.backend.model import Model
 
 BATCH = 512
 BENCH, REPETITIONS = "llama-bench", 3
 
 
 class PlainLoop:
-    """llama_decode and the likeliest token, in a context of its own with llama.cpp's defaults.
+    """llama_decode and the likeliest token, in a context of its own.
 
     Nothing of ours takes part, so that what the engine costs beyond llama.cpp shows. tokens: of the
     present answer; cycles: none of its are told one by one.
@@ -32,8 +33,8 @@ class PlainLoop:
 
     cycles: Sequence[CycleReport] = ()
 
-    def __init__(self, model: Any, ctx: int, threads: int) -> None:
-        """model: llama.cpp's handle. Raises AppError if there is no memory for the context."""
+    def __init__(self, model: Model, ctx: int, threads: int) -> None:
+        """Raises AppError if there is no memory for the context."""
         import llama_cpp.llama_cpp as llama
 
         from specfit.backend import library
@@ -42,11 +43,12 @@ class PlainLoop:
         params = llama.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = ctx, BATCH, BATCH
         params.n_threads = params.n_threads_batch = threads
-        self._context = llama.llama_init_from_model(model, params)
+        model.runtime.set_context(params)
+        self._context = llama.llama_init_from_model(model.handle, params)
         if self._context is None:
             raise AppError("there is no memory for a second context, in which llama.cpp is timed")
         self._memory = llama.llama_get_memory(self._context)
-        self._vocab = llama.llama_model_get_vocab(model)
+        self._vocab = llama.llama_model_get_vocab(model.handle)
         self._n_vocab = int(llama.llama_vocab_n_tokens(self._vocab))
         self._n_prompt = 0
         self.tokens: list[int] = []

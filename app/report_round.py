@@ -75,7 +75,7 @@ class Rounds:
             if line.drafter is not None:
                 line.drafter = Drafter(line.drafter.head)
         context = engine.context
-        self._plain = PlainLoop(engine.model.handle, context.ctx, context.threads)
+        self._plain = PlainLoop(engine.model, context.ctx, context.threads)
 
     def close(self) -> None:
         self._plain.close()

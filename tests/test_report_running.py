@@ -10,6 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import llama_cpp.llama_cpp as llama
 import numpy as np
 import pytest
 from reportcases import BUNDLED, MESSAGES, REPORT
@@ -24,7 +25,7 @@ from specfit.app.report_measure import (
     Budget,
 )
 from specfit.app.report_page import page
-from specfit.app.report_plain import check_llama_bench, llama_bench
+from specfit.app.report_plain import PlainLoop, check_llama_bench, llama_bench
 from specfit.app.report_plan import (
     OFF,
     PLAIN,
@@ -41,6 +42,7 @@ from specfit.backend import Engine, LoadOptions, Sampling, Spec
 from specfit.backend.calibration import Measured
 from specfit.backend.drafter import Drafter
 from specfit.backend.profiles import load_profile
+from specfit.backend.runtime import Runtime
 from specfit.planner import CostPoint, DraftTree
 
 # --- the engine
@@ -77,6 +79,20 @@ def test_the_bare_loop_says_what_plain_decoding_says(rounds):
     assert plain.report.prompt_tokens == off.report.prompt_tokens
     assert plain.decoded == 23
     assert plain.report.tokens_per_second > 0
+
+
+def test_the_bare_loop_keeps_keys_and_values_as_the_engine_does():
+    wide = LoadOptions(ctx=512, threads=1, drafting=False, runtime=Runtime("f32", "f32"))
+    with Engine.load(wide) as engine:
+        engine.context.decode_prompt([1, 2, 3], line=0)
+        loop = PlainLoop(engine.model, 512, 1)
+        loop.begin([1, 2, 3])
+        sizes = [
+            llama.llama_state_seq_get_size(handle, 0)
+            for handle in (engine.context.handle, loop._context)
+        ]
+        loop.close()
+    assert sizes[0] == sizes[1]
 
 
 def test_an_answer_given_in_turns_is_the_one_given_alone(rounds, bundled_engine, monkeypatch):
