@@ -31,6 +31,8 @@ SERVER = "llama-server"
 # --spec-draft-n-max.
 CHAINS = range(5)
 LOADING_S, ANSWER_S = 300.0, 120.0
+# It is on this machine: a proxy that the user has is none of its business.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def _wait_for(process: subprocess.Popen[bytes], address: str, interrupts: Interr
         if process.poll() is not None:
             raise OSError("it ended while it loaded the model")
         try:
-            urllib.request.urlopen(f"{address}/health", timeout=5).close()
+            _DIRECT.open(f"{address}/health", timeout=5).close()
             return
         except (HTTPError, URLError, ConnectionError):  # it loads
             time.sleep(0.1)
@@ -144,7 +146,7 @@ def _posted(address: str, body: dict[str, Any]) -> Any:
     request = urllib.request.Request(
         address, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+    with _DIRECT.open(request, timeout=ANSWER_S) as answer:
         return json.load(answer)
 
 

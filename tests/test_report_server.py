@@ -109,6 +109,13 @@ def test_what_a_placement_says_of_the_model_is_passed_on():
     assert " ".join(options) == expected
 
 
+def test_it_is_asked_directly_whatever_proxy_the_user_has(log, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setattr("specfit.app.report_server.LOADING_S", 10)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert len(asked(stand_in(log), 1)[0]) == 2
+
+
 def test_without_drafts_it_gets_no_head(log):
     found, _ = asked(stand_in(log, {"timings": TIMES}), 0, gpu_layers=0)
     started = json.loads(log.read_text().splitlines()[0])
