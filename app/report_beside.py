@@ -88,13 +88,13 @@ def serve(
             for round_ in store.results.rounds_of(placement.name, kind)[:SERVED_PROMPTS]
             if mode_of(chain) not in round_.runs and round_.prompt in asked_by_key
         ]
-        usual = sum(round_.runs[OFF].took_s for round_ in waiting)
-        expected = SERVER_LOADS * here["load_s"] + SERVER_ANSWERS * usual
+        usual = [round_.runs[OFF].whole_s for round_ in waiting]
+        expected = SERVER_LOADS * here["load_s"] + SERVER_ANSWERS * sum(usual)
         if not waiting or not budget.has(expected):
             continue
         server = _server(path, Placed.of(here, placement), here["tokens"], waiting)
         asked: Sequence[Asked] = [asked_by_key[round_.prompt] for round_ in waiting]
-        found = list(answers(server, chain, asked, here["tokens"], interrupts))
+        found = list(answers(server, chain, asked, here["tokens"], interrupts, usual_s=max(usual)))
         for one, timed in zip(asked, found, strict=True):
             store.add(
                 {

@@ -30,7 +30,9 @@ from .report_store import Timed
 SERVER = "llama-server"
 # --spec-draft-n-max.
 CHAINS = range(5)
-LOADING_S, ANSWER_S = 300.0, 120.0
+LOADING_S = 300.0
+# What an answer may take: so many times what it took us, and no less than that.
+PATIENCE, LEAST_ANSWER_S = 10.0, 120.0
 # It is on this machine: a proxy that the user has is none of its business.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -68,12 +70,20 @@ def check_llama_server(path: Path) -> None:
 
 
 def answers(
-    server: Server, chain: int, asked: Sequence[Asked], tokens: int, interrupts: Interrupts
+    server: Server,
+    chain: int,
+    asked: Sequence[Asked],
+    tokens: int,
+    interrupts: Interrupts,
+    *,
+    usual_s: float,
 ) -> Iterator[Timed]:
     """An answer of `tokens` tokens to each prompt, at temperature 0.
 
-    Raises AppError if the server fails, KeyboardInterrupt on Ctrl-C.
+    usual_s: what the longest of them took us. Raises AppError if the server fails,
+    KeyboardInterrupt on Ctrl-C.
     """
+    answer_s = max(PATIENCE * usual_s, LEAST_ANSWER_S)
     with _running(server, chain, interrupts) as address:
         for one in asked:
             begun = time.monotonic()
@@ -83,7 +93,7 @@ def answers(
                 "max_tokens": tokens,
                 "cache_prompt": False,
             }
-            times = _posted(f"{address}/v1/chat/completions", body)["timings"]
+            times = _posted(f"{address}/v1/chat/completions", body, answer_s)["timings"]
             interrupts.check()
             n, accepted = times["predicted_n"], times.get("draft_n_accepted") or 0
             report = report_of_times(
@@ -142,11 +152,11 @@ def _wait_for(process: subprocess.Popen[bytes], address: str, interrupts: Interr
     raise OSError(f"it was not ready after {LOADING_S:.0f} s")
 
 
-def _posted(address: str, body: dict[str, Any]) -> Any:
+def _posted(address: str, body: dict[str, Any], timeout_s: float) -> Any:
     request = urllib.request.Request(
         address, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with _DIRECT.open(request, timeout=ANSWER_S) as answer:
+    with _DIRECT.open(request, timeout=timeout_s) as answer:
         return json.load(answer)
 
 

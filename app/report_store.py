@@ -42,6 +42,11 @@ class Timed:
         """Tokens after the first, which the prompt paid for."""
         return max(0, self.report.completion_tokens - 1) if self.report.seconds > 0 else 0
 
+    @property
+    def whole_s(self) -> float:
+        """Of the answer, with all of its prompt, which a round's runs share."""
+        return self.report.ttft_ms / 1e3 + self.report.seconds
+
 
 @dataclass(frozen=True)
 class Round:

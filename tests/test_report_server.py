@@ -22,7 +22,7 @@ from specfit.app.report_server import Server, answers, check_llama_server
 from specfit.app.report_store import Timed
 
 SCRIPT = """#!{python}
-import json, os, sys
+import json, os, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 log = open({log!r}, "a")
@@ -71,14 +71,17 @@ def stand_in(log: Path, answer: object = None, start: str = "") -> Path:
     return path
 
 
-def asked(path: Path, chain: int, gpu_layers: int = 99) -> tuple[list[Timed], str]:
+def asked(
+    path: Path, chain: int, gpu_layers: int = 99, usual_s: float = 0.1
+) -> tuple[list[Timed], str]:
     placement = Placement("here", "", {"A": "1"}, BUNDLED, None)
     placed = Placed(Path("/some/m.gguf"), placement, 3, gpu_layers, n_cpu_moe=7)
     server = Server(path, placed, Path("/some/h.gguf"), ctx=512)
     messages = ({"role": "user", "content": "Hello"},)
     prompts = [Asked("chat", str(n), Prompt(n, "a", messages)) for n in (1, 2)]
     with Interrupts() as interrupts:
-        return list(answers(server, chain, prompts, 21, interrupts)), server.command(chain)
+        found = answers(server, chain, prompts, 21, interrupts, usual_s=usual_s)
+        return list(found), server.command(chain)
 
 
 def test_it_is_asked_for_the_same_placement_and_head(log):
@@ -114,6 +117,14 @@ def test_it_is_asked_directly_whatever_proxy_the_user_has(log, monkeypatch):
     monkeypatch.setattr("specfit.app.report_server.LOADING_S", 10)
     monkeypatch.delenv("no_proxy", raising=False)
     assert len(asked(stand_in(log), 1)[0]) == 2
+
+
+def test_it_is_waited_for_the_longer_the_longer_answers_take_us(log, monkeypatch):
+    monkeypatch.setattr("specfit.app.report_server.LEAST_ANSWER_S", 0.1)
+    path = stand_in(log, f"time.sleep(0.5) or {{'timings': {TIMES}}}")
+    with pytest.raises(AppError, match="timed out"):
+        asked(path, 0, usual_s=0.01)
+    assert len(asked(path, 0, usual_s=1)[0]) == 2
 
 
 def test_without_drafts_it_gets_no_head(log):
