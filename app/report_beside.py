@@ -12,7 +12,7 @@ from .report_plain import llama_bench
 from .report_plan import OFF, Asked, Budget, Placement, Plan
 from .report_programs import Placed
 from .report_server import CHAINS, Server, answers, mode_of
-from .report_store import Round, Store, record_of
+from .report_store import Results, Round, Store, record_of
 
 # Rounds whose prompts tell behind how many tokens llama-bench is timed.
 ROUNDS_OF_DEPTH = 2
@@ -80,20 +80,15 @@ def serve(
     """llama-server, once for every length of its chains, as far as time allows, of a placement that
     was visited. Raises AppError if it fails, KeyboardInterrupt on Ctrl-C."""
     here = store.results.visits_of(placement.name)[-1]
-    asked_by_key = {one.key: one for asked in plan.kinds.values() for one in asked}
     for chain in CHAINS:
-        waiting = [
-            round_
-            for kind in plan.kinds
-            for round_ in store.results.rounds_of(placement.name, kind)[:SERVED_PROMPTS]
-            if mode_of(chain) not in round_.runs and round_.prompt in asked_by_key
-        ]
-        usual = [round_.runs[OFF].whole_s for round_ in waiting]
+        waiting = unserved(plan, store.results, placement.name, chain)
+        rounds = [round_ for _, round_ in waiting]
+        usual = [round_.runs[OFF].whole_s for round_ in rounds]
         expected = SERVER_LOADS * here["load_s"] + SERVER_ANSWERS * sum(usual)
         if not waiting or not budget.has(expected):
             continue
-        server = _server(path, Placed.of(here, placement), here["tokens"], waiting)
-        asked: Sequence[Asked] = [asked_by_key[round_.prompt] for round_ in waiting]
+        server = _server(path, Placed.of(here, placement), here["tokens"], rounds)
+        asked = [one for one, _ in waiting]
         found = list(answers(server, chain, asked, here["tokens"], interrupts, usual_s=max(usual)))
         for one, timed in zip(asked, found, strict=True):
             store.add(
@@ -106,6 +101,18 @@ def serve(
                     "command": server.command(chain),
                 }
             )
+
+
+def unserved(plan: Plan, results: Results, placement: str, chain: int) -> list[tuple[Asked, Round]]:
+    """What llama-server is to answer with chains of that length: the first prompts of every kind
+    that were played, and the rounds that the answers will join."""
+    return [
+        (one, round_)
+        for kind, asked in plan.kinds.items()
+        for round_ in list(results.first_rounds(placement, kind).values())[:SERVED_PROMPTS]
+        for one in asked
+        if one.key == round_.prompt and mode_of(chain) not in round_.runs
+    ]
 
 
 def _server(path: Path, placed: Placed, tokens: int, rounds: Sequence[Round]) -> Server:

@@ -81,6 +81,13 @@ class Results:
             if round_.placement == placement and kind in (None, round_.kind)
         ]
 
+    def first_rounds(self, placement: str, kind: str) -> dict[str, Round]:
+        """By prompt, in order. What was measured apart from rounds joins these."""
+        found: dict[str, Round] = {}
+        for round_ in self.rounds_of(placement, kind):
+            found.setdefault(round_.prompt, round_)
+        return found
+
     def add(self, record: Record, open_rounds: dict[tuple[str, ...], dict[str, Timed]]) -> None:
         """Takes a line in. open_rounds: runs of rounds that are not whole yet."""
         kind = record["record"]
@@ -91,9 +98,8 @@ class Results:
         elif kind == "replay":
             self.replays.append(record)
         elif kind == "server":
-            rounds = self.rounds_of(record["placement"], record["kind"])
-            joined = next(one for one in rounds if one.prompt == record["prompt"])
-            joined.runs[record["mode"]] = timed_of(record)
+            rounds = self.first_rounds(record["placement"], record["kind"])
+            rounds[record["prompt"]].runs[record["mode"]] = timed_of(record)
             self.servers.append(record)
         elif kind == "run":
             key = tuple(str(record[part]) for part in ("placement", "visit", "kind", "prompt"))
@@ -165,14 +171,7 @@ class Store:
         for number, line in enumerate(data[:whole].splitlines(), 1):
             try:
                 self.results.add(json.loads(line), self._open_rounds)
-            except (
-                ValueError,
-                KeyError,
-                TypeError,
-                AttributeError,
-                RecursionError,
-                StopIteration,
-            ) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise AppError(f"{self.path}, line {number}, is no result of a report") from error
 
 

@@ -10,6 +10,7 @@ from reportcases import BUNDLED, MESSAGES, cycle, rounds_of, run
 
 from specfit.app.entry import AppError
 from specfit.app.prompts import Prompt
+from specfit.app.report_beside import unserved
 from specfit.app.report_measure import (
     MOST_TOKENS,
     TARGET_ERROR,
@@ -24,6 +25,7 @@ from specfit.app.report_plan import (
     PLAIN,
     SPECFIT,
     Asked,
+    Plan,
     default_placements,
     parse_placement,
     parse_placements,
@@ -270,6 +272,24 @@ def test_only_whole_rounds_count_and_a_torn_line_is_dropped(tmp_path):
         ]
     with Store(tmp_path) as store:
         assert [r.prompt for r in store.results.rounds] == ["a", "b"]
+
+
+def test_llama_server_is_asked_a_prompt_once_however_many_rounds_and_kinds_it_is_in():
+    both = {kind: [Asked(kind, key, ASKED[0].prompt) for key in "ab"] for kind in ("chat", "math")}
+    plan, results = Plan((), both, (OFF,)), Results()
+    for kind, prompt in [("chat", "a"), ("chat", "b"), ("chat", "a"), ("math", "a")]:
+        results.rounds.append(Round("here", kind, prompt, {OFF: run(OFF, 10, 1.0)}))
+
+    def waiting() -> list[tuple[str, str]]:
+        return [(one.kind, one.key) for one, _ in unserved(plan, results, "here", 1)]
+
+    expected = [("chat", "a"), ("chat", "b"), ("math", "a")]
+    while expected:
+        assert waiting() == expected
+        kind, prompt = expected.pop(0)
+        answer = {**record_of(run("llama-server:1", 10, 1.0)), "record": "server"}
+        results.add({**answer, "placement": "here", "kind": kind, "prompt": prompt}, {})
+    assert waiting() == []
 
 
 def test_an_answer_of_llama_server_joins_the_round_of_its_prompt(tmp_path):
