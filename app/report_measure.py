@@ -88,7 +88,7 @@ def measure(
             for placement in plan.placements
             if placement.name not in failed
             and _next_cell(plan, store.results, placement.name) is not None
-            and budget.has(_visit_s(store.results, placement.name))
+            and budget.has(visit_s(plan, store.results, placement.name))
         ]
         if not waiting:
             break
@@ -124,14 +124,16 @@ def _next_cell(
     return asked, index, playing
 
 
-def _visit_s(results: Results, placement: str) -> float:
-    """What a visit with one round takes, as far as that is known."""
+def visit_s(plan: Plan, results: Results, placement: str) -> float:
+    """What a visit with one round takes, as far as that is known; in seconds."""
     here, anywhere = results.visits_of(placement), results.visits
     if not here:
         known = [visit["load_s"] + visit["warm_s"] for visit in anywhere]
         return max(known) + UNKNOWN_VISIT_S if known else 0.0
-    rounds = results.rounds_of(placement)
-    took = [sum(run.took_s for run in round_.runs.values()) for round_ in rounds[-4:]]
+    took = [
+        sum(round_.runs[mode].took_s for mode in (PLAIN, *plan.modes) if mode in round_.runs)
+        for round_ in results.rounds_of(placement)[-4:]
+    ]
     return float(here[-1]["load_s"] + here[-1]["warm_s"] + max(took, default=ROUND_S))
 
 

@@ -18,6 +18,7 @@ from specfit.app.report_measure import (
     chosen_tokens,
     next_round,
     unfinished,
+    visit_s,
 )
 from specfit.app.report_page import page
 from specfit.app.report_plan import (
@@ -272,6 +273,14 @@ def test_only_whole_rounds_count_and_a_torn_line_is_dropped(tmp_path):
         ]
     with Store(tmp_path) as store:
         assert [r.prompt for r in store.results.rounds] == ["a", "b"]
+
+
+def test_a_visit_is_expected_to_take_what_its_own_modes_take():
+    results = Results(visits=[{"placement": "here", "load_s": 3.0, "warm_s": 2.0}])
+    modes = {PLAIN: 1.0, OFF: 1.0, SPECFIT: 2.0, "llama-server:4": 90.0, "eagle3:60": 50.0}
+    runs = {mode: run(mode, 10, seconds) for mode, seconds in modes.items()}
+    results.rounds.append(Round("here", "chat", "a", runs))
+    assert visit_s(Plan((), {}, (OFF, SPECFIT)), results, "here") == 9.0
 
 
 def test_llama_server_is_asked_a_prompt_once_however_many_rounds_and_kinds_it_is_in():
