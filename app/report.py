@@ -121,7 +121,7 @@ def report(
         out.parent.mkdir(parents=True, exist_ok=True)
     check_writable(out)
 
-    from .report_beside import Beside
+    from .report_beside import Beside, gguf_head
     from .report_measure import check_same, measure, settings_of
     from .report_plain import check_llama_bench
     from .report_replay import replay_all, trace_files
@@ -134,11 +134,12 @@ def report(
     if server is not None:
         check_llama_server(server)
     recorded = trace_files(traces)
-    plan = Plan((), kinds, names)
+    plan, beside = Plan((), kinds, names), Beside()
     if kinds:
         plan = Plan(_with_tokens(given or _usual(choice), predict), kinds, names)
         for placement in plan.placements:
             settings_of(placement)
+        beside = Beside(bench, None if server is None else (server, gguf_head(choice)))
     elif not (folder / RESULTS).exists():
         raise AppError(f"{folder} holds no results to write of; give --prompts KIND=FILE")
     deadline = None if minutes is None else begun + 60 * minutes - WRITING_S
@@ -149,7 +150,7 @@ def report(
         check_same(plan, store.results)
         try:
             with Interrupts() as interrupts:
-                failed = measure(plan, store, Beside(bench, server), command, budget, interrupts)
+                failed = measure(plan, store, beside, command, budget, interrupts)
             measured = dict.fromkeys(visit["placement"] for visit in store.results.visits)
             replay_all(recorded, store, list(measured), command, budget)
         finally:

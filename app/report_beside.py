@@ -3,11 +3,12 @@ its own, with the same model placed alike, as far as they can (`report_programs`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .entry import AppError
 from .interrupts import Interrupts
+from .options import ModelChoice
 from .report_plain import llama_bench
 from .report_plan import OFF, Asked, Budget, Placement, Plan
 from .report_programs import Placed
@@ -25,10 +26,31 @@ CTX_STEP = 256
 
 @dataclass(frozen=True)
 class Beside:
-    """Paths of llama.cpp's programs; None: not asked for."""
+    """Paths of llama.cpp's programs, the server's with the draft head as GGUF; None: not asked
+    for."""
 
     bench: Path | None = None
-    server: Path | None = None
+    server: tuple[Path, Path] | None = None
+
+
+def gguf_head(choice: ModelChoice) -> Path:
+    """The draft head as llama.cpp's programs take it, converted if it is not GGUF.
+
+    Raises AppError if llama.cpp cannot compute it, ModelFileError or SpecfitError if it cannot be
+    converted.
+    """
+    from specfit.backend.heads import converted
+    from specfit.models import bundled_head, bundled_model
+    from specfit.models.convert_head import Inexpressible
+    from specfit.models.gguf_info import read_gguf_info
+
+    head = choice.model_draft or bundled_head()
+    if head.suffix == ".gguf":
+        return head
+    try:
+        return converted(head, read_gguf_info(choice.model or bundled_model())).path
+    except Inexpressible as error:
+        raise AppError(f"{str(error).rstrip('.')}; leave --llama-server out") from error
 
 
 def measure_beside(
@@ -43,7 +65,7 @@ def measure_beside(
     if beside.bench is not None:
         _bench(beside.bench, placement, store, budget, interrupts)
     if beside.server is not None:
-        serve(beside.server, placement, plan, store, budget, interrupts)
+        serve(*beside.server, placement, plan, store, budget, interrupts)
 
 
 def _bench(
@@ -71,6 +93,7 @@ def _bench(
 
 def serve(
     path: Path,
+    head: Path,
     placement: Placement,
     plan: Plan,
     store: Store,
@@ -87,7 +110,9 @@ def serve(
         expected = SERVER_LOADS * here["load_s"] + SERVER_ANSWERS * sum(usual)
         if not waiting or not budget.has(expected):
             continue
-        server = _server(path, Placed.of(here, placement), here["tokens"], rounds)
+        longest = max(round_.runs[OFF].report.prompt_tokens for round_ in rounds)
+        ctx = -(-(longest + here["tokens"] + max(CHAINS)) // CTX_STEP) * CTX_STEP
+        server = Server(path, Placed.of(here, placement), head, ctx)
         asked = [one for one, _ in waiting]
         found = list(answers(server, chain, asked, here["tokens"], interrupts, usual_s=max(usual)))
         for one, timed in zip(asked, found, strict=True):
@@ -113,16 +138,3 @@ def unserved(plan: Plan, results: Results, placement: str, chain: int) -> list[t
         for one in asked
         if one.key == round_.prompt and mode_of(chain) not in round_.runs
     ]
-
-
-def _server(path: Path, placed: Placed, tokens: int, rounds: Sequence[Round]) -> Server:
-    from specfit.backend.heads import converted
-    from specfit.models import bundled_head
-    from specfit.models.gguf_info import read_gguf_info
-
-    head = placed.placement.choice.model_draft or bundled_head()
-    if head.suffix != ".gguf":
-        head = converted(head, read_gguf_info(placed.model)).path
-    longest = max(round_.runs[OFF].report.prompt_tokens for round_ in rounds)
-    ctx = -(-(longest + tokens + max(CHAINS)) // CTX_STEP) * CTX_STEP
-    return Server(path, placed, head, ctx)

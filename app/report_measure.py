@@ -101,7 +101,7 @@ def measure(
         if beside.server is None or not store.results.visits_of(placement.name):
             continue
         try:
-            serve(beside.server, placement, plan, store, budget, interrupts)
+            serve(*beside.server, placement, plan, store, budget, interrupts)
         except AppError as error:
             failed.setdefault(placement.name, str(error))
     return failed

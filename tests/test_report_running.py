@@ -43,6 +43,7 @@ from specfit.backend.calibration import Measured
 from specfit.backend.drafter import Drafter
 from specfit.backend.profiles import load_profile
 from specfit.backend.runtime import Runtime
+from specfit.models import bundled_head
 from specfit.planner import CostPoint, DraftTree
 
 # --- the engine
@@ -334,6 +335,25 @@ def test_bad_input_is_one_sentence_and_code_2(command, prompts, tmp_path, argume
     assert outcome.err.count("\n") == 1
     assert outcome.err.startswith("specfit-report: ")
     assert reason in outcome.err
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_head_that_llama_server_cannot_compute_is_refused_before_anything_is_measured(
+    command, prompts, tmp_path
+):
+    head = shutil.copytree(bundled_head(), tmp_path / "head")
+    config = json.loads((head / "config.json").read_text())
+    (head / "config.json").write_text(json.dumps(config | {"norm_output": True}))
+    outcome = command(
+        *(report.main, tmp_path / "kept", "-o", tmp_path / "page.md", "-md", head),
+        *("--prompts", f"a={prompts}", "--llama-server"),
+        script(tmp_path / "llama-server", "echo draft-eagle3"),
+    )
+    assert outcome.code == 2
+    assert outcome.err == (
+        f"specfit-report: The draft head {head} hands on normalised states, which llama.cpp "
+        "cannot compute; leave --llama-server out\n"
+    )
     assert not (tmp_path / "kept").exists()
 
 
