@@ -12,8 +12,12 @@ import pytest
 from test_batch import lines_of
 
 from specfit.app import batch
+from specfit.app.batch_parameters import Parameters
 from specfit.app.batch_progress import Counts, begin, in_words, shown
-from specfit.backend import Engine, LoadOptions, SpecfitError
+from specfit.app.batch_records import Answer
+from specfit.app.batch_run import Line, Worker
+from specfit.app.interrupts import Interrupts
+from specfit.backend import Engine, LoadOptions, Spec, SpecfitError
 
 QUICK = ("-n", "6", "--spec", "off", "-c", "512", "-t", "1")
 ALONE = (*QUICK, "-np", "1")
@@ -205,6 +209,32 @@ def test_progress_for_scripts_is_lines_of_json(command, put, out):
     assert last["tokens"] == sum(
         record["usage"]["completion_tokens"] for record in lines_of(out) if "usage" in record
     )
+
+
+@pytest.mark.parametrize("steady", [False, True])
+def test_tokens_of_a_lines_finished_completions_stay_in_its_progress(
+    bundled_engine, monkeypatch, steady
+):
+    """Of a line of three completions, on an engine that answers one at a time."""
+    seen = []
+    cycle = Engine.cycle
+
+    def watched(self: Engine, turns: Any, policy: Any) -> Any:
+        seen.append(worker.running_tokens())
+        return cycle(self, turns, policy)
+
+    monkeypatch.setattr(Engine, "cycle", watched)
+    asked = Parameters(max_tokens=5, stop=(), temp=1.0)
+    messages = ({"role": "user", "content": "Tell me a story."},)
+    line = Line("key", "a", messages, asked, seeds=(1, 2, 3))
+    with Interrupts() as interrupts:
+        worker = Worker(bundled_engine, Spec.parse("off"), interrupts, steady=steady)
+        ((_, answer),) = worker.answers([line])
+    assert isinstance(answer, Answer)
+    written = sum(len(one.tokens) for one in answer.generations)
+    assert seen == sorted(seen)
+    assert seen[-1] == written - 1
+    assert worker.running_tokens() == 0
 
 
 def test_progress_is_told_at_most_once_a_second(capsys):
