@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -137,12 +138,12 @@ def shown(counts: Counts, *, as_json: bool) -> Iterator[Callable[[], None]]:
     """Shows the counts within the block; yields what to call when they have changed."""
     if as_json:
         say(counts.as_json())
-        with _told(counts, JSON_EVERY, counts.as_json, counts.as_json) as changed:
-            yield changed
+        with _told(JSON_EVERY, counts.as_json, counts.as_json):
+            yield lambda: None
         return
     if not sys.stderr.isatty():
-        with _told(counts, EVERY, counts.in_words, counts.in_the_end) as changed:
-            yield changed
+        with _told(EVERY, counts.in_words, counts.in_the_end):
+            yield lambda: None
         return
     columns = (BarColumn(), MofNCompleteColumn(), _Rate(counts))
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bar:
@@ -151,20 +152,19 @@ def shown(counts: Counts, *, as_json: bool) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _told(
-    counts: Counts, every: float, line: Callable[[], str], last: Callable[[], str]
-) -> Iterator[Callable[[], None]]:
-    """Says `line` when counts have changed, but not again for so many seconds, and `last` in the
-    end."""
-    said = counts.clock()
+def _told(every: float, line: Callable[[], str], last: Callable[[], str]) -> Iterator[None]:
+    """Says `line` every so many seconds, however long answers take, and `last` in the end."""
+    over = threading.Event()
 
-    def changed() -> None:
-        nonlocal said
-        if (now := counts.clock()) - said >= every:
-            said = now
+    def tell() -> None:
+        while not over.wait(every):
             say(line())
 
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
     try:
-        yield changed
+        yield
     finally:
+        over.set()
+        teller.join()
         say(last())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from test_batch import lines_of
 
-from specfit.app import batch
+from specfit.app import batch, batch_progress
 from specfit.app.batch_parameters import Parameters
 from specfit.app.batch_progress import Counts, begin, in_words, shown
 from specfit.app.batch_records import Answer
@@ -237,39 +238,43 @@ def test_tokens_of_a_lines_finished_completions_stay_in_its_progress(
     assert worker.running_tokens() == 0
 
 
-def test_progress_is_told_at_most_once_a_second(capsys):
-    now = 0.0
-    counts = Counts(10, skipped=2, clock=lambda: now)
-    counts.begin(lambda: 7)
-    with shown(counts, as_json=True) as changed:
-        for _ in range(4):
-            now += 0.5
-            counts.done, counts.tokens = counts.done + 1, counts.tokens + 5
-            changed()
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [line["done"] for line in lines] == [0, 2, 4, 4]
-    assert lines[-1]["tokens"] == 27
-    assert lines[-1]["tokens_per_second"] == 13.5
-    assert lines[-1]["eta_seconds"] == 2.0  # four lines are left, and two came a second
+@pytest.mark.parametrize("as_json", [False, True])
+def test_progress_is_told_while_no_line_is_finished(capsys, monkeypatch, as_json):
+    monkeypatch.setattr(batch_progress, "EVERY", 0.01)
+    monkeypatch.setattr(batch_progress, "JSON_EVERY", 0.01)
+    asked = threading.Semaphore(0)
+    counts = Counts(10, skipped=2)
+
+    def running() -> int:
+        asked.release()
+        return 7
+
+    counts.begin(running)
+    with shown(counts, as_json=as_json):
+        assert all(asked.acquire(timeout=10) for _ in range(8))
+    *told, last = capsys.readouterr().err.splitlines()
+    assert len(told) >= 3
+    if as_json:
+        assert all(json.loads(line)["tokens"] == 7 for line in [*told, last])
+    else:
+        assert all(re.fullmatch(r"2 of 10 lines, \d+\.\d tokens/s", line) for line in told)
+        assert re.fullmatch(r"2 of 10 lines, 7 tokens in \d+ s, \d+\.\d tokens/s", last)
 
 
-def test_without_a_terminal_progress_is_a_line_every_half_minute(capsys):
+def test_progress_counts_what_was_done_and_what_is_under_way(capsys):
     now = 0.0
     counts = Counts(10, skipped=2, clock=lambda: now)
     begin(counts, as_json=False)
+    assert capsys.readouterr().err == "8 lines to answer; 2 were done before\n"
     counts.begin(lambda: 7)
-    with shown(counts, as_json=False) as changed:
-        for _ in range(4):
-            now += 20
-            counts.done, counts.tokens = counts.done + 1, counts.tokens + 50
-            changed()
-        counts.failed = 1
-    assert capsys.readouterr().err.splitlines() == [
-        "8 lines to answer; 2 were done before",
-        "4 of 10 lines, 2.7 tokens/s, 2 min left",
-        "6 of 10 lines, 2.6 tokens/s, 1 min 20 s left",
-        "6 of 10 lines, 1 failed, 207 tokens in 1 min 20 s, 2.6 tokens/s",
-    ]
+    now, counts.done, counts.tokens = 40, 2, 100
+    assert counts.in_words() == "4 of 10 lines, 2.7 tokens/s, 2 min left"
+    counts.failed = 1
+    assert counts.in_the_end() == "4 of 10 lines, 1 failed, 107 tokens in 40 s, 2.7 tokens/s"
+    assert json.loads(counts.as_json()) == {
+        **{"done": 2, "failed": 1, "skipped": 2, "total": 10, "tokens": 107},
+        **{"tokens_per_second": 2.67, "eta_seconds": 120.0},
+    }
 
 
 def test_times_are_said_in_two_units():
