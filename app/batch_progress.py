@@ -133,6 +133,11 @@ def begin(counts: Counts, *, as_json: bool) -> None:
     say(f"{left} {'line' if left == 1 else 'lines'} to answer{before}")
 
 
+def all_done(counts: Counts, *, as_json: bool) -> None:
+    """Says that there is nothing to do."""
+    say(counts.as_json() if as_json else f"nothing to do: {counts.so_far} were done before")
+
+
 @contextmanager
 def shown(counts: Counts, *, as_json: bool) -> Iterator[Callable[[], None]]:
     """Shows the counts within the block; yields what to call when they have changed."""

@@ -12,7 +12,7 @@ from .batch_choice import BatchChoice
 from .batch_lines import Request, Unsound
 from .batch_manifest import Entry, Manifest, environment, head_hash, model_hash
 from .batch_parameters import Parameters
-from .batch_progress import Counts, begin, shown
+from .batch_progress import Counts, all_done, begin, shown
 from .batch_records import Answer, Format, Record, Writing, format_of
 from .batch_run import Line, Run, Worker, left
 from .entry import AppError
@@ -52,7 +52,9 @@ def answer_all(
             _records(out, wanted.form),
             retry=wanted.retry_errors,
         )
+        counts = Counts(len(found), skipped=len(found) - len(todo))
         if not todo:
+            all_done(counts, as_json=wanted.json_progress)
             return failed
         entry = {
             "input": str(source),
@@ -64,7 +66,6 @@ def answer_all(
         }
         writing = Writing(wanted.form, pair.model.name, str(spec), timeless=wanted.deterministic)
         work = _Work(wanted, choice, spec, interrupts, out, writing)
-        counts = Counts(len(found), skipped=len(found) - len(todo))
         work.do(todo, counts, entry)
         return failed + counts.failed
 

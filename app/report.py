@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from .bench_out import check_writable, refuse_overwriting
-from .entry import AppError, about, run
+from .entry import AppError, about, run, say
 from .interrupts import Interrupts
 from .options import ModelChoice
 from .report_plan import (
@@ -153,12 +153,18 @@ def report(
                 failed = measure(plan, store, beside, command, budget, interrupts)
             measured = dict.fromkeys(visit["placement"] for visit in store.results.visits)
             replay_all(recorded, store, list(measured), command, budget)
+        except KeyboardInterrupt:
+            say(f"{folder} keeps what was measured; the same command goes on from there")
+            raise
         finally:
             written = bool(store.results.visits)
             if written:
                 _write(store, about_it, out, picture)
-    if not (written or failed or minutes is None):
-        raise AppError(f"--minutes {minutes:g} is too short to measure anything in")
+    if kinds and not (store.results.rounds or failed or minutes is None):
+        raise AppError(
+            f"--minutes {minutes:g} is too short to measure anything in; the same command with "
+            "more goes on"
+        )
     if written:
         click.echo(f"{out}: written of {len(store.results.rounds)} rounds")
     if failed:

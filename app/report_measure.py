@@ -130,11 +130,13 @@ def visit_s(plan: Plan, results: Results, placement: str) -> float:
     if not here:
         known = [visit["load_s"] + visit["warm_s"] for visit in anywhere]
         return max(known) + UNKNOWN_VISIT_S if known else 0.0
+    last, modes = here[-1], (PLAIN, *plan.modes)
     took = [
-        sum(round_.runs[mode].took_s for mode in (PLAIN, *plan.modes) if mode in round_.runs)
+        sum(round_.runs[mode].took_s for mode in modes if mode in round_.runs)
         for round_ in results.rounds_of(placement)[-4:]
     ]
-    return float(here[-1]["load_s"] + here[-1]["warm_s"] + max(took, default=ROUND_S))
+    by_warm_up = last["tokens"] * sum(last["token_s"].get(mode, 0.0) for mode in modes)
+    return float(last["load_s"] + last["warm_s"] + max(took, default=by_warm_up))
 
 
 def _visit(
@@ -150,6 +152,7 @@ def _visit(
     begun = budget.clock()
     every = [one for asked in plan.kinds.values() for one in asked]
     tokens = tokens_of(placement, before)
+    say(f"{placement.name}: loading")
     with VisitProcess(placement, store.cache_of(placement.name), interrupts) as process:
         process.say(
             {
