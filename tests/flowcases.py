@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from resting import rested
 from screencases import screen_text, until
 from textual import events
 from textual.pilot import Pilot
@@ -149,11 +150,7 @@ async def opened(
     async with app.run_test(size=size, notifications=toasts) as pilot:
         await until(lambda: app.engine is not None and len(app.query(Note)) > 0)
         yield pilot
-        # A key goes from the app to a widget and back. The harness takes the screens away beside
-        # that, which the chat itself never does.
-        for _ in range(3):
-            if app.is_running and not app._exit:
-                await pilot.pause()
+        await rested(pilot)
 
 
 async def say(pilot: Pilot[None], text: str) -> None:

@@ -9,6 +9,7 @@ from threading import Event
 
 import pytest
 from flowcases import Scripted, answers, notices, press, setup_of
+from resting import rested
 from screencases import screen_text, until
 from storecases import talk
 from textual.pilot import Pilot
@@ -70,6 +71,7 @@ async def loading(
     async with app.run_test(size=(80, 24)) as pilot:
         await until(lambda: slow.loads)
         yield pilot
+        await rested(pilot)
 
 
 async def send(pilot: Pilot[None], text: str) -> None:

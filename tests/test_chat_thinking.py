@@ -93,7 +93,7 @@ async def test_thinking_is_folded_timed_and_no_part_of_later_prompts(thinker):
         await say(pilot, "What is tea?")
         ((thought, said),) = parts(pilot)
         assert thought > 40 and 4 <= said <= 40
-        assert "▸ Thought for" in screen_text(pilot)
+        await until(pilot, lambda: "▸ Thought for" in screen_text(pilot))
         await press(pilot, "alt+t")
         await until(pilot, lambda: "▾ Thought for" in screen_text(pilot))
         await say(pilot, "Why?")
@@ -138,11 +138,11 @@ async def test_what_is_stopped_while_it_thinks_is_kept_and_not_read_again(thinke
         await ask(pilot, "What is tea?")
         answer = pilot.app.query_one(Answer)
         await until(pilot, lambda: len(answer.text) > 40)
-        assert "▸ Thinking …" in screen_text(pilot)
+        await until(pilot, lambda: "▸ Thinking …" in screen_text(pilot))
         await press(pilot, "escape")
         await answered(pilot)
         assert mark_of(answer) == "stopped"
-        assert "▸ Thought for" in screen_text(pilot)
+        await until(pilot, lambda: "▸ Thought for" in screen_text(pilot))
         thinker.grammars = dict(GRAMMARS)
         await say(pilot, "Why?")
         assert thinker.prompts[-1] == "user\nWhat is tea?\n\nWhy?\nassistant\n"

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from flowcases import Scripted, scripted
+from resting import rested
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Markdown
@@ -56,6 +57,7 @@ async def chat(
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.engine is not None and len(app.query(Note)) > 0)
         yield pilot
+        await rested(pilot)
 
 
 async def until(pilot: Pilot[None], reached: Callable[[], bool]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from resting import rested
 from storecases import python, talk
 from test_chat_tui import answered, app_of, press, until
 from textual import events
@@ -255,6 +256,7 @@ async def chat_of(engine, path: Path, conversation: int | None = None, **options
     async with app.run_test() as pilot:
         await until(pilot, lambda: app.engine is not None)
         yield pilot
+        await rested(pilot)
     store.close()
 
 
