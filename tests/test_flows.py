@@ -218,7 +218,7 @@ async def test_what_can_be_done_with_a_selected_message_is_said():
         await press(pilot, "alt+up", "alt+up", "alt+up")
         await until(lambda: str(composer.border_subtitle).startswith("Up edits"))
         await press(pilot, "up")
-        assert "what follows stays in the version before" in str(composer.border_title)
+        await until(lambda: "what follows stays in the version" in str(composer.border_title))
         await press(pilot, "escape", "escape")
         await until(lambda: "Enter sends" in str(composer.border_subtitle))
 
