@@ -102,7 +102,8 @@ def parse_placement(text: str, choice: ModelChoice) -> Placement:
     except ValueError as error:
         raise AppError(f"--placement {name}: {error}") from error
     placed, tokens = given
-    if placed.model is not None or placed.model_draft is not None:
+    named = placed.model, placed.model_draft, placed.hf_repo, placed.hf_repo_draft
+    if any(one is not None for one in named):
         raise AppError(f"--placement {name}: the model is the same everywhere; name it outside")
     whole = replace(placed, model=choice.model, model_draft=choice.model_draft)
     return Placement(name, rest.strip(), environment, whole, tokens)

@@ -54,6 +54,7 @@ def test_a_placement_has_variables_options_and_tokens():
         ("a=-t none", "--placement a: "),
         ("a=--magic", "--magic"),
         ("a=-m other.gguf", "the same everywhere"),
+        ("a=-hfd owner/repo", "the same everywhere"),
         ("a='unclosed", "--placement a: "),
         ("a=--cpu-moe --n-cpu-moe 2", "contradict"),
         ("a=-n 1", "-n"),
