@@ -103,13 +103,12 @@ class Worker:
         self._interrupts = interrupts
         self._steady = steady
         self._jobs: dict[Generation, _Job] = {}  # that are being answered
-        self._begun: set[_Job] = set()  # and not finished
         self._ready: list[tuple[Line, Answer | str]] = []
 
     def running_tokens(self) -> int:
         """Of the lines that are not finished; may be asked by another thread."""
-        begun = [generation for job in list(self._begun) for generation in list(job.generations)]
-        return sum(len(generation.tokens) for generation in begun)
+        begun = dict.fromkeys(list(self._jobs.values()))
+        return sum(len(one.tokens) for job in begun for one in list(job.generations))
 
     def answers(self, lines: Iterable[Line]) -> Iterator[tuple[Line, Answer | str]]:
         """Every line with its answer or what went wrong, as they are finished.
@@ -157,10 +156,8 @@ class Worker:
 
     def _of(self, job: _Job) -> Iterator[Generation]:
         """A line's completions, until it fails."""
-        self._begun.add(job)
         for seed in job.line.seeds:
             if job.ended or self._interrupts.pending:
-                self._begun.discard(job)
                 return
             try:
                 generation, sampler = self._generation(job.line, seed)
@@ -192,11 +189,9 @@ class Worker:
     def _take(self, generation: Generation) -> None:
         job, line = (found := self._jobs.pop(generation)), found.line
         if job.ended or generation.report.finish_reason == "stopped":
-            self._begun.discard(job)
             return  # by Ctrl-C: half an answer is none
         job.finished += 1
         if job.finished == len(line.seeds):
-            self._begun.discard(job)
             assert line.id is not None
             logprobs = [self._logprobs(line, sampler) for sampler in job.samplers]
             answer = Answer(line.key, line.id, job.generations, line.seeds, logprobs)
@@ -217,7 +212,6 @@ class Worker:
         self._start_anew()
         for job in jobs:
             job.ended = True  # its other completions are not wanted
-            self._begun.discard(job)
             again = _Job(job.line)
             try:
                 for generation in self._of(again):
@@ -235,7 +229,6 @@ class Worker:
 
     def _fail(self, job: _Job, error: Exception) -> None:
         job.ended = True
-        self._begun.discard(job)
         self._ready.append((job.line, user_sentence(error) or f"{type(error).__name__}: {error}"))
 
     def _stop(self) -> None:

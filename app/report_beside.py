@@ -64,8 +64,7 @@ def measure_beside(
     """After a visit. Raises AppError if one fails, KeyboardInterrupt on Ctrl-C."""
     if beside.bench is not None:
         _bench(beside.bench, placement, store, budget, interrupts)
-    if beside.server is not None:
-        serve(*beside.server, placement, plan, store, budget, interrupts)
+    serve(beside, placement, plan, store, budget, interrupts)
 
 
 def _bench(
@@ -92,17 +91,19 @@ def _bench(
 
 
 def serve(
-    path: Path,
-    head: Path,
+    beside: Beside,
     placement: Placement,
     plan: Plan,
     store: Store,
     budget: Budget,
     interrupts: Interrupts,
 ) -> None:
-    """llama-server, once for every length of its chains, as far as time allows, of a placement that
-    was visited. Raises AppError if it fails, KeyboardInterrupt on Ctrl-C."""
-    here = store.results.visits_of(placement.name)[-1]
+    """llama-server, if asked for, once for every length of its chains, as far as time allows, of a
+    placement that was visited. Raises AppError if it fails, KeyboardInterrupt on Ctrl-C."""
+    visits = store.results.visits_of(placement.name)
+    if beside.server is None or not visits:
+        return
+    (path, head), here = beside.server, visits[-1]
     for chain in CHAINS:
         waiting = unserved(plan, store.results, placement.name, chain)
         rounds = [round_ for _, round_ in waiting]

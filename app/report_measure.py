@@ -98,10 +98,8 @@ def measure(
         except AppError as error:
             failed[placement.name] = str(error)
     for placement in plan.placements:  # where nothing else is left to measure
-        if beside.server is None or not store.results.visits_of(placement.name):
-            continue
         try:
-            serve(*beside.server, placement, plan, store, budget, interrupts)
+            serve(beside, placement, plan, store, budget, interrupts)
         except AppError as error:
             failed.setdefault(placement.name, str(error))
     return failed

@@ -11,13 +11,12 @@ texts: how many are the same, and the first difference of the others, by its cau
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
+from expert_cache_speed import parser_of_pair
 from recording import Logits, Run, flips, plain_rows, record
 
 from specfit.backend import Engine, LoadOptions, Sampling
@@ -26,15 +25,7 @@ GREEDY = Sampling(temp=0)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model", type=Path)
-    parser.add_argument("head", type=Path)
-    parser.add_argument("--gib", type=float, required=True)
-    parser.add_argument("--prompts", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=200)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("-n", type=int, default=48)
-    options = parser.parse_args()
+    options = parser_of_pair().parse_args()
     began = time.monotonic()
 
     def load(cache: int, n_cpu_moe: int | None) -> Engine:

@@ -23,7 +23,8 @@ from specfit.backend import Engine, LoadOptions, Sampling, Spec, expert_cache
 TURN_S = 0.3
 
 
-def main() -> None:
+def parser_of_pair() -> argparse.ArgumentParser:
+    """What a measurement of a pair with a cache is told."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
     parser.add_argument("head", type=Path)
@@ -32,6 +33,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=200)
     parser.add_argument("--threads", type=int)
     parser.add_argument("-n", type=int, default=48)
+    return parser
+
+
+def main() -> None:
+    parser = parser_of_pair()
     parser.add_argument("--cache-modes", default="off,chain:1,eagle3:31,specfit")
     parser.add_argument("--layers-modes", default="off,eagle3:31,specfit")
     parser.add_argument("--plain", action="store_true", help="no drafts in `layers`")
