@@ -60,7 +60,7 @@ def main() -> None:
         return lines
 
     shape = info.n_layers, info.n_experts, info.n_experts_used
-    cache = ExpertCache(options.device, *shape, shared=options.shared)
+    cache = ExpertCache(options.device, *shape, shared=not options.own_stream)
     cached = load(cache.override(), extra=False)
     cached.rows(31, 0)  # so that llama.cpp's buffers are as large as they get
     began = time.perf_counter()
@@ -78,7 +78,7 @@ def main() -> None:
         "slots_mib": round(int((slots * cache.expert_bytes).sum()) / 2**20),
         "layers_on_cpu": on_cpu,
         "pinned": options.read,
-        "shared": options.shared,
+        "own_stream": options.own_stream,
         "setup_s": round(time.perf_counter() - began, 1),
         "trouble": cache.trouble(),
         "rows": {n: measure(cached, cache, others, n, options) for n in options.rows},
@@ -187,7 +187,7 @@ def parse() -> Any:
     parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--read", action="store_true", help="no mmap: weights in pinned memory")
-    parser.add_argument("--shared", action="store_true", help="hits on the scheduler's stream")
+    parser.add_argument("--own-stream", action="store_true", help="hits not on the scheduler's")
     parser.add_argument("--all-gpu", action="store_true", help="also all weights on the GPU")
     parser.add_argument("--no-layers", action="store_true", help="without the --n-cpu-moe baseline")
     return parser.parse_args()

@@ -65,7 +65,7 @@ class Case:
     events: bool = True
     lookup: bool = True
     end_sync: bool = True
-    shared: bool = False
+    shared: bool = True
     max_rows: int = 31
     delay_us: int = 0
     free_bytes: int = 1 << 40

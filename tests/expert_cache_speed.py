@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specfit.backend import Engine, LoadOptions, Sampling, Spec, expert_cache
+from specfit.backend import Engine, LoadOptions, Sampling, Spec
 
 TURN_S = 0.3
 
@@ -41,9 +41,7 @@ def main() -> None:
     parser.add_argument("--cache-modes", default="off,chain:1,eagle3:31,specfit")
     parser.add_argument("--layers-modes", default="off,eagle3:31,specfit")
     parser.add_argument("--plain", action="store_true", help="no drafts in `layers`")
-    parser.add_argument("--shared", action="store_true", help="hits on the scheduler's stream")
     options = parser.parse_args()
-    expert_cache.cache.SHARED_STREAM = options.shared
     began = time.monotonic()
 
     def load(cache: int | None, *, drafting: bool = True) -> Engine:

@@ -27,8 +27,6 @@ NATIVE = native.Native(
 )
 # From 32 rows on llama.cpp has the GPU compute on weights that it copies there (op offload).
 MAX_ROWS = 31
-# Whether hits are computed on llama.cpp's own stream. Not tried on a GPU yet.
-SHARED_STREAM = False
 EXPERTS = rb"\.ffn_(up|gate|down)_exps\.weight$"
 
 
@@ -107,14 +105,14 @@ class ExpertCache:
         ggml_version: str | None = None,
         events: bool = True,
         end_sync: bool = True,
-        shared: bool | None = None,
+        shared: bool = True,
     ) -> None:
-        """device: as llama.cpp names it ("CUDA0"). shared: hits are computed on llama.cpp's own
-        stream, for which all layers have to be on the GPU; None: SHARED_STREAM.
+        """device: as llama.cpp names it ("CUDA0"), with all layers but their experts on it.
 
         The others are for tests. ggml_version: that ggml should have. events: whether the GPU's are
-        used. end_sync: whether a block waits for the GPU before its results are read; without that
-        they are wrong now and then."""
+        used. shared: whether hits are computed on llama.cpp's own stream, so that the GPU need not
+        wait for the host behind them. end_sync: whether a block on a stream of its own waits for
+        the GPU before its results are read; without that they are wrong now and then."""
         library.start()
         self.shape = n_layers, n_experts
         self._native = _functions()
@@ -127,7 +125,7 @@ class ExpertCache:
             max_rows,
             events,
             end_sync,
-            SHARED_STREAM if shared is None else shared,
+            shared,
         )
         if not self._native.xc_open(ctypes.byref(options)):
             raise SpecfitError(self.trouble() or "the expert cache is off")
