@@ -256,6 +256,7 @@ def _prices(placements: Sequence[str], profiles: Mapping[str, Record]) -> str:
             f"{widest[rows][1]:.3g} ({widest[rows][0]:.0f})" if rows in widest else "–"
             for rows in PRICE_ROWS
         ]
+        cells += [_number(profile.get(part), ".2g") for part in ("switch_ms", "settle_ms")]
         rows.append([f"`{name}`", *cells, f"{profile['draft_level_ms']:.2g}"])
     if not rows:
         return ""
@@ -263,11 +264,14 @@ def _prices(placements: Sequence[str], profiles: Mapping[str, Record]) -> str:
         [
             "## What decodes cost\n",
             "Milliseconds of a decode of so many different tokens (their union of experts a "
-            "layer), as calibration measured it, and of drafting a level.\n",
+            "layer), as calibration measured it; what the first and the second decode of another "
+            "number of rows take more; and of drafting a level.\n",
             _table(
                 [
                     "placement",
                     *("1 row" if n == 1 else f"{n} rows" for n in PRICE_ROWS),
+                    "first",
+                    "second",
                     "draft level",
                 ],
                 rows,

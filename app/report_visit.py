@@ -162,6 +162,7 @@ def profile_of(measured: Measured, engine: Engine) -> dict[str, Any]:
         "points": [vars(point) for point in measured.points],
         "level_ms": measured.level_ms,
         "switch_ms": measured.switch_ms,
+        "settle_ms": measured.settle_ms,
         "context_ms": measured.context_ms,
         "context_rows": list(CONTEXT_ROWS) if measured.context_ms else [],
         "observe_ms": measured.observe_ms,

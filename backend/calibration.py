@@ -3,10 +3,11 @@
 Cycles are timed as the engine runs them, drafting and planning left out: a tree is decoded, walked
 and committed, its features are taken. For every row count there is a tree of one token repeated,
 whose union of experts is narrow, and one of different tokens, whose union is wide. llama.cpp
-rebuilds its graph when the row count changes, and a GPU needs a few equal decodes to record one: so
-every visit to a shape gives a first time and, repeated, a steady one; their difference is
-`switch_ms`. The head is timed between decodes, where it finds the caches as in a cycle. The result
-is kept in the user's cache folder under a key of all it depends on.
+rebuilds its graph when the row count changes, and a GPU records it with the second equal decode: so
+only the last times of a visit to a shape are its own, and by how much the first and the second one
+exceed them, as plain cycles and single drafts take turns, is `switch_ms` and `settle_ms`. The head
+is timed between decodes, where it finds the caches as in a cycle. The result is kept in the user's
+cache folder under a key of all it depends on.
 """
 
 from __future__ import annotations
@@ -44,25 +45,29 @@ PREFIX = 128
 # What more text costs is measured at these row counts, behind so many tokens, if those of the
 # prefix show that they can be processed within a second.
 CONTEXT_ROWS, LONG_TEXT = (1, 4, 16, 31, TREE_LIMIT), 5 * PREFIX
+# Plain cycles and single drafts take turns so often, and no more often than within this time.
+SWITCHES, SWITCHES_MS = (4, 24), 1500.0
 LEVEL_WIDTHS, LEVEL_ROUNDS, BRANCHING = (1, 2, 4, 8), 10, 8
 # A stored measurement that is off by more than this factor is taken again; less is followed.
 TOLERANCE = 3.0
-FORMAT = 5
+FORMAT = 6
 
 
 @dataclass(frozen=True)
 class Measured:
     """points: steady cycles, drafting left out, behind no text. level_ms: drafting a level, by the
-    nodes expanded; entry 0: the root's children, after two committed tokens. switch_ms: what the
-    first decode of another number of rows takes more. context_ms: what a token of text before it
-    adds to a cycle of CONTEXT_ROWS rows; empty if not measured. observe_ms: what observing adds to
-    a decode of 4 rows, 0 for a dense model. features_ms: what handing out the head's features adds
-    to one row. position_ms: the head's catching up on a position. cached: with a cache of experts;
-    unions are then of what is paid for, a use counting use_share of an expert."""
+    nodes expanded; entry 0: the root's children, after two committed tokens. switch_ms, settle_ms:
+    what the first and the second decode of another number of rows take more. context_ms: what a
+    token of text before it adds to a cycle of CONTEXT_ROWS rows; empty if not measured. observe_ms:
+    what observing adds to a decode of 4 rows, 0 for a dense model. features_ms: what handing out
+    the head's features adds to one row. position_ms: the head's catching up on a position. cached:
+    with a cache of experts; unions are then of what is paid for, a use counting use_share of an
+    expert."""
 
     points: list[CostPoint]
     level_ms: list[float]
     switch_ms: float
+    settle_ms: float
     context_ms: list[float]
     observe_ms: float
     features_ms: float
@@ -124,7 +129,12 @@ def _stored(path: Path) -> Measured | None:
         measured = Measured(points, **stored)
         numbers = [number for point in points for number in (point.rows, point.union, point.ms)]
         numbers += [*measured.level_ms, *measured.context_ms]
-        numbers += [measured.switch_ms, *astuple(measured.overheads), measured.use_share]
+        numbers += [
+            measured.switch_ms,
+            measured.settle_ms,
+            *astuple(measured.overheads),
+            measured.use_share,
+        ]
         sound = (
             all(math.isfinite(number) and number >= 0 for number in numbers)
             and all(point.ms > 0 for point in points)
@@ -167,7 +177,9 @@ def measure(
         context_ms = _context_ms(context, token_s) if held is None else []
         done(0.1)
         cycles = Cycles.behind(context)
-        first, steady = _visit_all(cycles, lambda fraction: done(0.1 + 0.7 * fraction))
+        steady = _visit_all(cycles, lambda fraction: done(0.1 + 0.6 * fraction))
+        switching_ms = _switching_ms(cycles)
+        done(0.8)
         level_ms, position_ms = ([0.0], 0.0) if head is None else _head_ms(cycles, head)
         done(0.9)
         observe_ms, features_ms = _observe_ms(cycles), _features_ms(cycles)
@@ -188,9 +200,8 @@ def measure(
         return CostPoint(rows, union, max(ms - due[rows], ms / 2))
 
     points = [point(s[0], unions[s], typical(times)) for s, times in steady.items()]
-    switch_ms = median(typical(first[shape]) - typical(steady[shape]) for shape in steady)
     measured = Measured(
-        points, level_ms, max(0.0, switch_ms), context_ms, observe_ms, features_ms, position_ms
+        points, level_ms, *switching_ms, context_ms, observe_ms, features_ms, position_ms
     )
     if held is None:
         return measured
@@ -199,24 +210,38 @@ def measure(
     return replace(measured, points=points, cached=True, use_share=use_share)
 
 
-def _visit_all(
-    cycles: Cycles, done: Callable[[float], None]
-) -> tuple[dict[Shape, list[float]], dict[Shape, list[float]]]:
-    """First and steady times of all shapes, which take turns."""
+def _visit_all(cycles: Cycles, done: Callable[[float], None]) -> dict[Shape, list[float]]:
+    """Steady times of all shapes, which take turns."""
     kinds = (True, False) if cycles.context.model.info.n_experts else (False,)
     # In this order every shape follows one of another number of rows.
     shapes = [(rows, alike) for alike in kinds for rows in ROW_COUNTS if rows > 1 or not alike]
-    first: dict[Shape, list[float]] = {shape: [] for shape in shapes}
     steady: dict[Shape, list[float]] = {shape: [] for shape in shapes}
+    spent = dict.fromkeys(shapes, 0.0)
     for visit in range(VISITS[1]):
         for shape in shapes:
-            spent = sum(first[shape]) + sum(steady[shape])
-            if spent < SHAPE_MS or (visit < VISITS[0] and spent < BEYOND_MS):
+            if spent[shape] < SHAPE_MS or (visit < VISITS[0] and spent[shape] < BEYOND_MS):
                 times = cycles.visit(shape)
-                first[shape].append(times[0])
-                steady[shape] += times[-2:] if len(times) > 2 else times[1:]
+                last = times[-2:] if len(times) > 2 else times[1:]
+                steady[shape] += last
+                spent[shape] += times[0] + sum(last)
         done((visit + 1) / VISITS[1])
-    return first, steady
+    return steady
+
+
+def _switching_ms(cycles: Cycles) -> tuple[float, float]:
+    """By how much the first and the second cycle exceed the later ones, where plain cycles and
+    single drafts take turns. The median: noise would look like a price."""
+    excess: list[tuple[float, float]] = []
+    began = time.perf_counter()
+    for turn in range(SWITCHES[1]):
+        for rows in (2, 1):
+            first, second, *later = cycles.visit((rows, False))
+            usual = sum(later[-2:]) / 2
+            excess.append((first - usual, second - usual))
+        if turn + 1 >= SWITCHES[0] and (time.perf_counter() - began) * 1e3 > SWITCHES_MS:
+            break
+    switch_ms, settle_ms = (max(0.0, median(times)) for times in zip(*excess, strict=True))
+    return switch_ms, settle_ms
 
 
 def _prefill_s(context: Context, text: list[int]) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from specfit.planner import (
     DRAFTERS,
+    PLAINLY,
     Bitsets,
     Choice,
     CycleCost,
@@ -70,7 +71,7 @@ class Ledger:
         self.overheads = overheads
         self.costs: dict[Policy, LiveCost] = {}
         self._measured = measured
-        self._rows_before = 1
+        self._before = PLAINLY
         self._learning_ms = 0.0  # in the last cycle that `enter` was told of
         # A cycle without drafts is always alike: no planner is asked about it.
         self._plain_union = float(n_used)
@@ -101,7 +102,7 @@ class Ledger:
             rows,
             done.choice.union,
             done.context,
-            self._rows_before,
+            self._before,
             draft.levels,
             policy.planning_ms,
         )
@@ -151,7 +152,7 @@ class Ledger:
         union = predicted_union = self._plain_union
         predicted_ms, cached = 0.0, used or NO_USE
         if self._measured:
-            cost, paid, before = self.costs[policy], self._paid(used), self._rows_before
+            cost, paid, before = self.costs[policy], self._paid(used), self._before
             weighted = expected = self._plain_weighted
             if paid is not None:
                 weighted, expected = paid, policy.beliefs.expected_union(1)
@@ -164,7 +165,7 @@ class Ledger:
             if found.first:
                 spent_ms = 0.0 if found.tree is None else (times.planned - times.begun) * 1e3
                 policy.learn_found(found.first, token, spent_ms)
-            self._rows_before = 1
+            self._before = before.then(1)
         return CycleReport(
             context=context,
             rows=1,
@@ -204,7 +205,7 @@ class Ledger:
         if self._measured:
             cost = self.costs[policy]
             cost.learn_draft(outcome.levels, outcome.draft_ms)
-            cost.learn_verify(rows, weighted, outcome.context, self._rows_before, outcome.verify_ms)
+            cost.learn_verify(rows, weighted, outcome.context, self._before, outcome.verify_ms)
             policy.learn(outcome)
-        self._rows_before = rows
+        self._before = self._before.then(rows)
         return union

@@ -9,7 +9,7 @@ from specfit.planner import Beliefs
 
 from .cache import DAMAGE, archived, cache_path, identity, replace_if_possible, unarchived
 
-FORMAT = 2
+FORMAT = 3
 
 
 def memory_path(model: Path, head: Path | None, *, cached: bool = False) -> Path:

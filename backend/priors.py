@@ -42,6 +42,7 @@ def own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> Cycl
         layer_weights=weights,
         level_ms=np.array(measured.level_ms),
         switch_ms=measured.switch_ms,
+        settle_ms=measured.settle_ms,
         context_ms=measured.context_by_rows(TREE_LIMIT),
         max_rows=TREE_LIMIT,
     )

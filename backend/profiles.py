@@ -5,7 +5,7 @@ layer, milliseconds of one decode), "draft_level_ms", and "top_k". Its mean unio
 as the model's own, so that drafting keeps its true share of a cycle. A profile that has one union
 per row count may borrow an expert's price: "expert_price": {"profile": NAME, "share": part of it}.
 As calibration finds them, it may have "level_ms" (by nodes expanded, instead of
-"draft_level_ms"), "switch_ms", and "context_ms" at "context_rows"; see `Measured`.
+"draft_level_ms"), "switch_ms" and "settle_ms", and "context_ms" at "context_rows"; see `Measured`.
 """
 
 from __future__ import annotations
@@ -69,10 +69,12 @@ def _cost(profile: dict[str, Any], layer_weights: FloatArray, max_rows: int) -> 
         price = lender.expert_ms * float(borrowed["share"])
     draft_ms, top_k = float(profile["draft_level_ms"]), int(profile.get("top_k", 8))
     level_ms = np.array(profile.get("level_ms") or [draft_ms], np.float64)
-    switch_ms, context_ms = float(profile.get("switch_ms", 0.0)), None
+    switch_ms, settle_ms = (float(profile.get(name, 0.0)) for name in ("switch_ms", "settle_ms"))
+    context_ms = None
     if slopes := profile.get("context_ms"):
         context_ms = np.interp(np.arange(max_rows + 1), profile["context_rows"], slopes)
-    extras = np.array([draft_ms, switch_ms, *level_ms, *(() if context_ms is None else context_ms)])
+    by_text = () if context_ms is None else context_ms
+    extras = np.array([draft_ms, switch_ms, settle_ms, *level_ms, *by_text])
     if not (np.isfinite(extras).all() and (extras >= 0).all() and top_k >= 1):
         raise ValueError("times of drafting, switching, context must not be negative, nor top_k 0")
     return cost_from_points(
@@ -82,6 +84,7 @@ def _cost(profile: dict[str, Any], layer_weights: FloatArray, max_rows: int) -> 
         level_ms=level_ms,
         max_rows=max_rows,
         switch_ms=switch_ms,
+        settle_ms=settle_ms,
         context_ms=context_ms,
         default_expert_ms=price,
     )

@@ -44,7 +44,7 @@ from .held import HeldExperts
 from .loading import Loaded, LoadOptions, load
 from .model import Progress
 
-FORMAT = 3
+FORMAT = 4
 State = dict[str, NDArray[np.generic]]
 
 
@@ -191,6 +191,7 @@ def _cost_state(cost: CycleCost) -> State:
         "cost/layer_weights": cost.layer_weights,
         "cost/level_ms": cost.level_ms,
         "cost/switch_ms": np.array(cost.switch_ms),
+        "cost/settle_ms": np.array(cost.settle_ms),
         "cost/context_ms": context_ms,
         "cost/use_share": np.array(cost.use_share),
     }
@@ -214,6 +215,7 @@ def _cost(state: State) -> CycleCost:
         float(cost["switch_ms"]),
         cost["context_ms"] if len(cost["context_ms"]) else None,
         float(cost["use_share"]),
+        settle_ms=float(cost["settle_ms"]),
     )
 
 

@@ -5,7 +5,16 @@ Imports numpy only (the search is compiled C++, `search.cpp`); knows no clock, n
 
 from .acceptance import Acceptance
 from .beliefs import Beliefs, UnionByRows
-from .cost import NO_OVERHEADS, CostPoint, CycleCost, Levels, Overheads, cost_from_points
+from .cost import (
+    NO_OVERHEADS,
+    PLAINLY,
+    Before,
+    CostPoint,
+    CycleCost,
+    Levels,
+    Overheads,
+    cost_from_points,
+)
 from .experts import Bitsets, pack, union_per_layer
 from .forecast import Forecast
 from .found import NOTHING_FOUND, Found, found_by
@@ -36,7 +45,9 @@ __all__ = [
     "LOOKUP",
     "NOTHING_FOUND",
     "NO_OVERHEADS",
+    "PLAINLY",
     "Acceptance",
+    "Before",
     "Beliefs",
     "Bitsets",
     "BoolArray",

@@ -18,6 +18,7 @@ from .experts import Bitsets, union_per_layer
 from .forecast import ExpertForecast, Forecast, Paid
 from .gains import Gains
 from .outlook import Outlook
+from .streak import Streak
 from .tree import DraftTree, FloatArray
 
 # How fast a union tells less of others, an octave of rows away: of unions from 2 rows on, and of
@@ -69,6 +70,7 @@ class Beliefs:
                    model.
     layer_weights: float64 [layer], what an expert of each layer costs; empty for a dense model.
     gains:         of drafting levels.
+    streak:        how much cycles that draft follow one another.
     """
 
     acceptance: Acceptance
@@ -77,6 +79,7 @@ class Beliefs:
     unions: UnionByRows
     layer_weights: FloatArray
     gains: Gains = field(default_factory=Gains)
+    streak: Streak = field(default_factory=Streak)
 
     @cached_property
     def weight(self) -> float:
@@ -162,6 +165,7 @@ class Beliefs:
             "outlook": self.outlook,
             "unions": self.unions,
             "gains": self.gains,
+            "streak": self.streak,
         }
         if self.forecast is not None:
             parts["forecast"] = self.forecast

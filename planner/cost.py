@@ -1,12 +1,13 @@
 """What a cycle costs.
 
     T(S) = draft_ms(levels) + rows_ms[n] + expert_ms[n] * sum_l w_l |U_l(S)|
-           + context_ms[n] * context + switch_ms [n new]
+           + context_ms[n] * context + switch_ms [n new] + settle_ms [n new the decode before]
 
 n is the number of rows verified, roots included; U_l(S) is the union of the experts that those
 rows use at layer l. The tables over n are measured, with whatever cliffs the machine has. w_l is 0
 for a layer whose experts cost nothing extra (it lies on the GPU). llama.cpp rebuilds its graph when
-the number of rows changes from one decode to the next: that is switch_ms, a matter of small models.
+the number of rows changes from one decode to the next: that is switch_ms. A GPU records the graph
+with the second decode of that number, which is settle_ms; until then it is told every kernel.
 
 With a cache of experts R on the GPU, only what is missing there is paid for, and every row that
 uses a missing expert pays again, since the CPU computes it row by row:
@@ -29,8 +30,9 @@ less than 0.1 us a layer up to 8 rows and 3 us at 32, a miss 50.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,6 +68,21 @@ class Overheads:
 NO_OVERHEADS = Overheads()
 
 
+class Before(NamedTuple):
+    """The last decode. rows: that it had. repeated: the one before it had as many."""
+
+    rows: int
+    repeated: bool = True
+
+    def then(self, rows: int) -> Before:
+        """What a decode of so many rows is to the next one."""
+        return Before(rows, rows == self.rows)
+
+
+# Plain cycles, for long.
+PLAINLY = Before(1)
+
+
 @dataclass(frozen=True)
 class CycleCost:
     """Cost of a cycle on one machine, model and placement; times in milliseconds.
@@ -78,6 +95,7 @@ class CycleCost:
                    last entry also of more. Entry 0 is the first level, the root's children, with
                    the head's catching up on committed tokens.
     switch_ms:     what a decode costs more when the one before had another number of rows.
+    settle_ms:     what the second decode of another number of rows costs more.
     context_ms:    float64 [N + 1]; what a token of committed text adds to a decode of n rows; None:
                    nothing.
     use_share:     what a row's use of a missing expert costs, as a share of that expert's own
@@ -93,10 +111,22 @@ class CycleCost:
     context_ms: FloatArray | None = None
     use_share: float = 0.0
     resident: Bitsets | None = None
+    settle_ms: float = 0.0
 
     @property
     def max_rows(self) -> int:
         return len(self.rows_ms) - 1
+
+    @property
+    def around_ms(self) -> float:
+        """What a single decode of other rows costs more than its own, with the way back."""
+        return 2 * self.switch_ms + self.settle_ms
+
+    def extra_ms(self, rows: int, before: Before) -> float:
+        """What a decode of so many rows costs more than a steady one."""
+        if rows != before.rows:
+            return self.switch_ms
+        return 0.0 if before.repeated else self.settle_ms
 
     def draft_ms(self, levels: Levels) -> float:
         """Cost of drafting."""
@@ -128,19 +158,23 @@ class CycleCost:
         union = float(self.layer_weights @ union_per_layer(missing))
         return union if uses is None else union + float(uses.sum())
 
-    def at(self, context: int, rows_before: int | None = None) -> CycleCost:
-        """The tables for one cycle, with `context_ms` and `switch_ms` folded into `rows_ms`.
+    def at(self, context: int, extra_ms: Callable[[int], float] | None = None) -> CycleCost:
+        """The tables for one cycle, with `context_ms` and what switching costs folded into
+        `rows_ms`.
 
-        context: tokens of committed text. rows_before: of the cycle before; None stands for as many
-        rows as now.
+        context: tokens of committed text. extra_ms: what switching to so many rows adds; None:
+        nothing.
         """
         rows_ms = self.rows_ms.copy()
         if self.context_ms is not None:
             rows_ms += self.context_ms * context
-        if rows_before is not None and self.switch_ms:
-            rows_ms += self.switch_ms
-            rows_ms[min(rows_before, self.max_rows)] -= self.switch_ms
-        return replace(self, rows_ms=rows_ms, switch_ms=0.0, context_ms=None)
+        if extra_ms is not None and self.around_ms:
+            rows_ms[1:] += [extra_ms(rows) for rows in range(1, len(rows_ms))]
+        return replace(self, rows_ms=rows_ms, switch_ms=0.0, settle_ms=0.0, context_ms=None)
+
+    def behind(self, context: int, before: Before) -> CycleCost:
+        """The same, for a cycle as it will take."""
+        return self.at(context, lambda rows: self.extra_ms(rows, before))
 
 
 # Unions that are nearer to each other, in experts, tell nothing of what an expert costs.
@@ -155,6 +189,7 @@ def cost_from_points(
     level_ms: FloatArray,
     max_rows: int,
     switch_ms: float = 0.0,
+    settle_ms: float = 0.0,
     context_ms: FloatArray | None = None,
     default_expert_ms: FloatArray | None = None,
 ) -> CycleCost:
@@ -200,7 +235,15 @@ def cost_from_points(
     floor_ms = _table(counts, floors, max_rows, least_slope=0.0)
     expert_ms = np.maximum(_table(counts, prices, max_rows, least_slope=-np.inf), 0.0)
     rows_ms = floor_ms - expert_ms * top_k * weight
-    return CycleCost(rows_ms, expert_ms, layer_weights, level_ms, switch_ms, context_ms)
+    return CycleCost(
+        rows_ms,
+        expert_ms,
+        layer_weights,
+        level_ms,
+        switch_ms,
+        context_ms,
+        settle_ms=settle_ms,
+    )
 
 
 def _table(

@@ -15,6 +15,7 @@ from .cost import CycleCost
 from .gains import Gains
 from .livecost import LiveCost
 from .reason import Step
+from .streak import Streak, Switching
 
 TRIAL_SHARE = 0.01
 # A cycle's weight in the running means.
@@ -31,7 +32,9 @@ RECKONED, SUREST = 16, 0.99
 class DraftingRule:
     """root_union: weighted union of experts of the roots, of which there is one a line."""
 
-    def __init__(self, live: LiveCost, root_union: float, max_rows: int, gains: Gains) -> None:
+    def __init__(
+        self, live: LiveCost, root_union: float, max_rows: int, gains: Gains, streak: Streak
+    ) -> None:
         self._live = live
         self._root_union = root_union
         self._max_rows = max_rows
@@ -45,7 +48,7 @@ class DraftingRule:
         self._tokens = 1.0
         self._ms = live.now.verify_ms(1, root_union)
         self._spared_ms = FIRST_SPARED * self._ms
-        self.gains = gains
+        self.gains, self.switching = gains, Switching(streak, live)
         self._trial_ms = self._decoding_ms = self._prepaid_ms = 0.0
         self.trying = False  # the level last allowed does not promise to pay
 
@@ -59,6 +62,7 @@ class DraftingRule:
         if lines == self._lines:
             self._root_union = root_union
             return
+        self.switching.turn_to(lines)
         before_ms = self._plain_ms(self._live.now)
         self._tokens *= lines / self._lines
         self._lines, self._root_union = lines, root_union
@@ -85,7 +89,7 @@ class DraftingRule:
             return False
         if not self._chains or self._asked % RECKONED == 0:
             cost = self._live.now
-            plain_ms = self._plain_ms(cost) - cost.switch_ms
+            plain_ms = self._plain_ms(cost) - self.switching.entry_ms
             chains = [cost.verify_ms(self._lines + n, self._root_union) for n in self._lengths]
             self._chains = [ms - plain_ms for ms in chains]
         self._asked += 1
@@ -161,6 +165,10 @@ class DraftingRule:
 
     def _affordable(self, ms: float) -> bool:
         return self._trial_ms + ms <= TRIAL_SHARE * self._decoding_ms
+
+    def offer(self, gain: float, rows: int) -> None:
+        """Notes what a plan of so many rows gains in this cycle, in tokens, or would."""
+        self.switching.offer(gain / self.rate, rows)
 
     def learn(self, committed: int, ms: float) -> None:
         """Learns from a finished cycle: tokens, and its time as predicted."""

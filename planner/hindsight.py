@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from .beliefs import Beliefs
-from .cost import CycleCost
+from .cost import PLAINLY, CycleCost
 from .experts import union_per_layer
 from .policies import NOTHING, Baseline, Choice
 from .replay import PLANNING_MS, Cache, ReplayedCycle, accepted_nodes
@@ -35,13 +35,13 @@ def replay_oracle(
 ) -> list[ReplayedCycle]:
     """Every cycle as the oracle would plan it."""
     cycles: list[ReplayedCycle] = []
-    tokens, ms, rows_before = 1.0, 0.0, 1
+    tokens, ms, before = 1.0, 0.0, PLAINLY
     held = None if cache is None else cache.begun
     for text in texts:
         at = 0
         while at < len(text.steps):
             steps = text.steps[at:]
-            folded = cost.at(steps[0].context, rows_before)
+            folded = cost.behind(steps[0].context, before)
             if held is not None:
                 folded = replace(folded, resident=held.sets)
             ms = ms or folded.verify_ms(1, folded.weighted_union(steps[0].experts[:1]))
@@ -66,7 +66,7 @@ def replay_oracle(
             cycles.append(cycle)
             tokens += RATE_WEIGHT * (plan.committed - tokens)
             ms += RATE_WEIGHT * (plan.ms - ms)
-            rows_before = len(tree)
+            before = before.then(len(tree))
             at += committed
     return cycles
 

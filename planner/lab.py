@@ -29,6 +29,7 @@ from .planned import Planned
 from .replay import OBSERVE_MS, Cache, ReplayedCycle, replay
 from .residency import Rule
 from .spec import Spec
+from .streak import Streak
 from .trace import Trace
 from .tree import DRAFTERS, LOOKUP, DraftTree, FloatArray
 
@@ -123,7 +124,7 @@ class Lab:
         )
         if part == "rules":
             root_union = policy.beliefs.expected_union(1)
-            policy.rule = Unruled(live, root_union, policy.max_rows, Gains())
+            policy.rule = Unruled(live, root_union, policy.max_rows, Gains(), Streak())
         return replay(self.texts, policy, live, lambda _: cost, cache=cache, drafters=drafters)
 
     def beliefs(self, without: str = "") -> Beliefs:

@@ -4,7 +4,8 @@ A calibration is seconds of measuring, and a machine changes: another program ta
 throttles, a text uses other experts than random tokens do. So every cycle corrects the tables. What
 is tracked are the logarithms of factors,
 
-    T = f[n] * (rows_ms[n] + context_ms[n] * context + x * expert_ms[n] * union) + s * switch_ms
+    T = f[n] * (rows_ms[n] + context_ms[n] * context + x * expert_ms[n] * union)
+        + s * (switch_ms or settle_ms)
     T_draft = d_0 * level_ms[0] + d_1 * (level_ms of the further levels)
 
 f at row counts 1, 2, 4 … (linear in log2 n between), x of an expert's price against its row's, s,
@@ -27,7 +28,7 @@ from statistics import median
 
 import numpy as np
 
-from .cost import CycleCost, Levels
+from .cost import PLAINLY, Before, CycleCost, Levels
 from .tree import FloatArray
 
 # Standard deviations of the log-factors: common to all, the curve over row counts (correlated over
@@ -108,29 +109,33 @@ class LiveCost:
                 expert_ms=table.expert_ms * (factors * expert),
                 level_ms=level_ms,
                 switch_ms=table.switch_ms * switch,
+                settle_ms=table.settle_ms * switch,
                 context_ms=None if table.context_ms is None else table.context_ms * factors,
             )
         return self._now
 
-    def verify_ms(self, rows: int, union: float, context: int, rows_before: int) -> float:
-        """`now.at(context, rows_before).verify_ms(rows, union)`, without making tables."""
-        return sum(self._parts(rows, union, context, rows_before))
+    def verify_ms(
+        self, rows: int, union: float, context: int, before: Before | None = None
+    ) -> float:
+        """`now.behind(context, before).verify_ms(rows, union)`, without making tables; without
+        `before` that of a steady decode."""
+        return sum(self._parts(rows, union, context, before or Before(rows)))
 
     def cycle_ms(
         self,
         rows: int,
         union: float,
         context: int,
-        rows_before: int,
+        before: Before,
         levels: Levels,
         planning_ms: float,
     ) -> float:
         """All of a cycle: drafting levels, planning each, and verifying."""
         drafting = self.now.draft_ms(levels) + len(levels) * planning_ms
-        return drafting + self.verify_ms(rows, union, context, rows_before)
+        return drafting + self.verify_ms(rows, union, context, before)
 
     def learn_verify(
-        self, rows: int, union: float, context: int, rows_before: int, ms: float
+        self, rows: int, union: float, context: int, before: Before, ms: float
     ) -> None:
         """Learns from a cycle's time outside of the head and the policy.
 
@@ -138,10 +143,10 @@ class LiveCost:
         """
         if not self.follows:
             return
-        if not rows == rows_before == 1:
-            self._put_off(partial(self._learn, rows, union, context, rows_before, ms))
+        if not rows == before.rows == 1 or self._table.extra_ms(rows, before):
+            self._put_off(partial(self._learn, rows, union, context, before, ms))
             return
-        predicted = sum(self._parts(1, union, context, 1))
+        predicted = sum(self._parts(1, union, context, PLAINLY))
         if not (ms > 0 and predicted > 0):
             return
         base = self._rows_ms[1] + self._context_ms[1] * context + self._expert_ms[1] * union
@@ -149,7 +154,7 @@ class LiveCost:
         self._plain_excess += min(max(ms / predicted - 1, -0.5), 1.0)
         n = len(self._plain)
         if n == TOGETHER or (n >= AT_LEAST and abs(self._plain_excess) >= ENOUGH):
-            self._learn(1, union, context, 1, median(self._plain) * base, n)
+            self._learn(1, union, context, PLAINLY, median(self._plain) * base, n)
             self._forget_plain()
 
     def learn_draft(self, levels: Levels, ms: float) -> None:
@@ -170,10 +175,10 @@ class LiveCost:
         self._news.clear()
 
     def _learn(
-        self, rows: int, union: float, context: int, rows_before: int, ms: float, n: int = 1
+        self, rows: int, union: float, context: int, before: Before, ms: float, n: int = 1
     ) -> None:
         """Learns from the median time of n cycles."""
-        parts = self._parts(rows, union, context, rows_before)
+        parts = self._parts(rows, union, context, before)
         predicted = sum(parts)
         if not (ms > 0 and predicted > 0):
             return
@@ -200,7 +205,7 @@ class LiveCost:
         self._correct(slopes, math.log(ms / predicted), 1, "draft")
 
     def _parts(
-        self, rows: int, union: float, context: int, rows_before: int
+        self, rows: int, union: float, context: int, before: Before
     ) -> tuple[float, float, float]:
         """Predicted ms of rows, experts and a switch."""
         if self._stale:
@@ -209,7 +214,7 @@ class LiveCost:
         return (
             factor * (self._rows_ms[rows] + self._context_ms[rows] * context),
             factor * self._others[0] * self._expert_ms[rows] * union,
-            self._others[1] * self._table.switch_ms if rows != rows_before else 0.0,
+            self._others[1] * self._table.extra_ms(rows, before),
         )
 
     def _correct(self, slopes: FloatArray, surprise: float, n: int, kind: str) -> None:

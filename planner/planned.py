@@ -61,9 +61,9 @@ class Planned:
         self._looking = Looking(overheads.observe_ms)
         self._lines = 1
         self._root_union = beliefs.expected_union(1)  # to expect of the lines' roots
-        self.rule = DraftingRule(live, self._root_union, self.max_rows, beliefs.gains)
+        gains, streak = beliefs.gains, beliefs.streak
+        self.rule = DraftingRule(live, self._root_union, self.max_rows, gains, streak)
         self._resting = Resting(overheads, self._promise)
-        self._rows_before = 1
         self._forecast = None if by_count else beliefs.forecast
         self._forecasting = self._forecast is not None
         self._foresight = Foresight()
@@ -136,8 +136,7 @@ class Planned:
         self._newest = (drafts, plan)
         if np.count_nonzero(plan.keep) == self._lines:
             return False
-        plain = self._worth(self._lines, self._plain_ms(self._rows_before))
-        gain = self._worth(plan.committed, plan.ms) - plain
+        gain = self._worth(plan.committed, plan.ms) - self._worth(self._lines, self._plain_ms)
         self.rule.spare(gain / self.rule.rate - self._finding_ms)
         return True
 
@@ -148,11 +147,13 @@ class Planned:
             return False
         if self._found is None:
             self._forecasting = self._forecast_pays()
-        plain_ms = self._plain_ms(self._rows_before)
+        plain_ms = self._plain_ms
         hopes = [self.beliefs.outlook.behind(root) for root in roots]
         order = sorted(range(len(roots)), key=lambda line: -hopes[line])
         gain, n, hoped = self._best_first(hopes)
-        self._resting.learn(self._lines, self.rule.gains.calibrated(0, gain))
+        calibrated = self.rule.gains.calibrated(0, gain)
+        self._resting.learn(self._lines, calibrated)
+        self.rule.offer(calibrated, self._lines + n)
         worth = self._worth(self._lines, plain_ms)
         if self._newest is not None:
             gain, worth, order = self._beside(np.array(hopes))
@@ -230,6 +231,7 @@ class Planned:
             self.rule.gains.learn(level, predicted, worth - before)
         self._learn_saving(drafts, worth)
         rows = int(np.count_nonzero(plan.keep))
+        self.rule.offer(worth - self._worth(self._lines, self._plain_ms), rows)
         chances = drafts.chances[plan.keep]
         if drafts.forecast is None or rows == self._lines:
             return Choice(plan.keep, chances, self.beliefs.expected_union(rows))
@@ -253,14 +255,11 @@ class Planned:
             rows,
             choice.union,
             outcome.context,
-            self._rows_before,
+            self.rule.switching.before,
             outcome.levels,
             self.planning_ms,
         )
-        self.rule.learn(len(outcome.path), ms)
-        self._looking.passed(ms)
-        self._rows_before = rows
-        self._found = None
+        self._learn_cycle(len(outcome.path), ms, rows)
         if outcome.levels or outcome.looked_up:
             if self._account.trial:
                 self.rule.charge(max(0.0, outcome.catch_up_ms - self._waiting_ms))
@@ -269,10 +268,14 @@ class Planned:
 
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.beliefs.learn_paid(1, paid_union)
-        ms = self.live.verify_ms(1, self._root_union, context, self._rows_before)
-        self.rule.learn(1, ms)
+        ms = self.live.verify_ms(1, self._root_union, context, self.rule.switching.before)
+        self._learn_cycle(1, ms, 1)
+
+    def _learn_cycle(self, committed: int, ms: float, rows: int) -> None:
+        """ms: as predicted."""
+        self.rule.learn(committed, ms)
         self._looking.passed(ms)
-        self._rows_before = 1
+        self.rule.switching.passed(rows)
         self._found = None
 
     def learn_found(self, found: Sequence[tuple[int, float]], token: int, spent_ms: float) -> None:
@@ -298,13 +301,13 @@ class Planned:
     def _worth(self, committed: float, ms: float) -> float:
         """A cycle's worth in tokens: for the ratio, those of a plain decode's time."""
         if self.ratio:
-            return committed / ms * self._plain_ms(self._lines)
+            return committed / ms * self._plain_ms
         return committed - self.rule.rate * ms
 
     def _best_first(self, hopes: Sequence[float]) -> tuple[float, int, float]:
         """The gain of first drafts behind the most promising lines, which bring no experts; how
         many they are, and the tokens hoped for."""
-        plain = self._worth(self._lines, self._plain_ms(self._rows_before))
+        plain = self._worth(self._lines, self._plain_ms)
         best: tuple[float, int, float] | None = None
         hoped = 0.0
         for n, hope in enumerate(sorted(hopes, reverse=True)[: self.max_rows - self._lines], 1):
@@ -317,13 +320,17 @@ class Planned:
 
     def _first_ms(self, n: int) -> float:
         """A cycle with the first drafts of n lines, which bring no experts."""
-        rows = min(self._lines + n, self.max_rows)
-        verify_ms = self.live.verify_ms(rows, self._root_union, self._context, self._rows_before)
-        return verify_ms + self._spent_ms([(0,) * n])
+        return self._ms(min(self._lines + n, self.max_rows)) + self._spent_ms([(0,) * n])
 
-    def _plain_ms(self, rows_before: int) -> float:
+    @property
+    def _plain_ms(self) -> float:
         """A decode of the roots alone."""
-        return self.live.verify_ms(self._lines, self._root_union, self._context, rows_before)
+        return self._ms(self._lines)
+
+    def _ms(self, rows: int) -> float:
+        """A decode of so many rows, that bring no experts, as plans are weighed."""
+        steady_ms = self.live.verify_ms(rows, self._root_union, self._context)
+        return steady_ms + self.rule.switching.extra_ms(rows)
 
     def _spent_ms(self, levels: Levels) -> float:
         """Time of drafting and planning levels."""
@@ -333,7 +340,7 @@ class Planned:
         """By rows alone: for plans without a forecast, the unions that so many rows have in the
         mean; before a forecast, free experts, so that what cannot pay even then needs none."""
         if self._folded is None:
-            folded = self.live.now.at(self._context, self._rows_before)
+            folded = self.live.now.at(self._context, self.rule.switching.extra_ms)
             self._folded = replace(folded, resident=self.live.resident)
         cost = self._folded
         unions = self.beliefs.expected_unions[: cost.max_rows + 1]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .cost import CycleCost
+from .cost import PLAINLY, Before, CycleCost
 from .experts import Bitsets, unpack
 from .found import NOTHING_FOUND, found_by
 from .livecost import LiveCost
@@ -202,7 +202,7 @@ def replay(
     """
     held = None if cache is None else cache.begun
     cycles: list[ReplayedCycle] = []
-    rows_before = 1
+    before = PLAINLY
     waiting = [text for text in reversed(texts) if text.steps]
     going: list[Sequence[TracedStep]] = []  # what is left of each line
     indices: list[NgramIndex] = []  # of what is behind it
@@ -212,17 +212,17 @@ def replay(
             going.append(text.steps)
             indices.append(NgramIndex())
             indices[-1].extend(text.prompt.tolist())
-        cost = true_cost(len(cycles)).at(_context(going), rows_before)
+        cost = true_cost(len(cycles)).behind(_context(going), before)
         if held is not None:
             live.resident = held.sets
             cost = replace(cost, resident=live.resident)
         lookups = indices if DRAFTERS[LOOKUP] in drafters else []
         has_head = DRAFTERS[HEAD] in drafters
-        cycle, taken, experts = _cycle(going, policy, live, cost, rows_before, lookups, has_head)
+        cycle, taken, experts = _cycle(going, policy, live, cost, before, lookups, has_head)
         if cache is not None and held is not None:
             held, cycle = cache.behind(held, cycle, experts)
         cycles.append(cycle)
-        rows_before = cycle.rows
+        before = before.then(cycle.rows)
         for steps, n, index in zip(going, taken, indices, strict=True):
             index.extend([int(step.tree.tokens[0]) for step in steps[:n]])
         left = [steps[n:] for steps, n in zip(going, taken, strict=True)]
@@ -241,7 +241,7 @@ def _cycle(
     policy: Policy,
     live: LiveCost,
     cost: CycleCost,
-    rows_before: int,
+    before: Before,
     lookups: Sequence[Lookup] = (),
     has_head: bool = True,
 ) -> tuple[ReplayedCycle, list[int], Bitsets]:
@@ -259,8 +259,8 @@ def _cycle(
         experts = going[0][0].experts[:1]
         union = cost.weighted_union(experts)
         ms = cost.verify_ms(1, union)
-        predicted = live.verify_ms(1, union, context, rows_before)
-        live.learn_verify(1, union, context, rows_before, ms)
+        predicted = live.verify_ms(1, union, context, before)
+        live.learn_verify(1, union, context, before, ms)
         policy.learn_plain(context, None if cost.resident is None else union)
         if found.first:
             spent_ms = 0.0 if found.tree is None else PLANNING_MS
@@ -290,11 +290,9 @@ def _cycle(
     observe_ms = OBSERVE_MS * len(weights) if looked and cost.resident is None else 0.0
     draft_ms, verify_ms = cost.draft_ms(levels), cost.verify_ms(len(tree), union)
     predicted = observe_ms + found.taken * policy.planning_ms
-    predicted += live.cycle_ms(
-        len(tree), choice.union, context, rows_before, levels, policy.planning_ms
-    )
+    predicted += live.cycle_ms(len(tree), choice.union, context, before, levels, policy.planning_ms)
     seen = union if looked or cost.resident is not None else choice.union
-    live.learn_verify(len(tree), seen, context, rows_before, verify_ms)
+    live.learn_verify(len(tree), seen, context, before, verify_ms)
     live.learn_draft(levels, draft_ms)
     policy.learn(
         Outcome(

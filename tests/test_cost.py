@@ -8,7 +8,7 @@ from costcases import MEASURED
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfit.planner import CostPoint, CycleCost, cost_from_points
+from specfit.planner import Before, CostPoint, CycleCost, cost_from_points
 
 LAYERS = np.ones(48)
 
@@ -105,14 +105,20 @@ def test_a_dense_model_has_no_experts_to_pay() -> None:
 
 
 def test_length_of_text_and_a_new_row_count_are_folded_in() -> None:
-    cost = tables(MEASURED, switch_ms=1.5, context_ms=np.linspace(0, 0.64, 65))
+    cost = tables(MEASURED, switch_ms=1.5, settle_ms=2.5, context_ms=np.linspace(0, 0.64, 65))
     for rows in (1, 2, 31):
         steady = verify_ms(cost, rows, 20)
         assert verify_ms(cost.at(100), rows, 20) == pytest.approx(steady + rows)
-        assert verify_ms(cost.at(100, rows), rows, 20) == pytest.approx(steady + rows)
-        assert verify_ms(cost.at(100, rows + 1), rows, 20) == pytest.approx(steady + rows + 1.5)
-    twice = cost.at(100, 2).at(100, 3)
-    assert twice.rows_ms == pytest.approx(cost.at(100, 2).rows_ms)
+        for before, extra_ms in (
+            (Before(rows), 0.0),
+            (Before(rows, repeated=False), 2.5),
+            (Before(rows + 1), 1.5),
+            (Before(rows + 1, repeated=False), 1.5),
+        ):
+            folded = cost.behind(100, before)
+            assert verify_ms(folded, rows, 20) == pytest.approx(steady + rows + extra_ms)
+            again = folded.behind(100, Before(64))
+            assert again.rows_ms == pytest.approx(folded.rows_ms)
 
 
 @given(st.data())

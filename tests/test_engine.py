@@ -266,6 +266,24 @@ class TestCosts:
         assert 0 < told[0] <= told[-1] < 1
         assert engine.context.n_past[0] == head_of(engine).n_pairs == 0
 
+    def test_what_the_first_two_of_equal_cycles_take_more_is_told_from_noise(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rng, before = np.random.default_rng(0), 1
+
+        def visit(_cycles: object, shape: tuple[int, bool]) -> list[float]:
+            nonlocal before
+            assert shape[0] != before  # they take turns
+            before = shape[0]
+            steady = 20.0 * shape[0]
+            times = steady * (1 + 0.05 * rng.standard_exponential(5))
+            return (times + np.array([4.0, 7.0, 0.0, 0.0, 0.0])).tolist()
+
+        monkeypatch.setattr(calibration.Cycles, "visit", visit)
+        switch_ms, settle_ms = calibration._switching_ms(calibration.Cycles.behind(engine.context))
+        assert switch_ms == pytest.approx(4.0, abs=1.0)
+        assert settle_ms == pytest.approx(7.0, abs=1.0)
+
     def test_a_measurement_is_kept_and_taken_again_when_it_no_longer_holds(
         self, engine: Engine, measured: Measured, monkeypatch: pytest.MonkeyPatch, cache: Path
     ) -> None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pytest
 from costcases import MEASURED
 
-from specfit.planner import CostPoint, CycleCost, Levels, LiveCost, cost_from_points
+from specfit.planner import (
+    PLAINLY,
+    Before,
+    CostPoint,
+    CycleCost,
+    Levels,
+    LiveCost,
+    cost_from_points,
+)
 
 LAYERS = 48
 UNIONS = np.interp(np.arange(65), [1, 2, 4, 8, 16, 31, 64], [8, 12.1, 17.9, 25.7, 34, 45, 65])
@@ -20,6 +29,7 @@ TABLE = cost_from_points(
     level_ms=np.array([1.2, 0.7, 0.75, 0.8, 0.9]),
     max_rows=64,
     switch_ms=0.4,
+    settle_ms=0.6,
     context_ms=np.linspace(0, 0.003, 65),
 )
 
@@ -50,6 +60,7 @@ def scaled(cost: CycleCost, by: float, *, first: int = 0) -> CycleCost:
         context_ms=cost.context_ms * factor,
         level_ms=cost.level_ms * factor[0],
         switch_ms=cost.switch_ms * factor[0],
+        settle_ms=cost.settle_ms * factor[0],
     )
 
 
@@ -60,7 +71,7 @@ class Machine:
     cost: CycleCost
     rng: np.random.Generator
     context: int = 100
-    rows_before: int = 1
+    before: Before = PLAINLY
 
     def run(self, live: LiveCost, pick: Pick, cycles: int) -> np.ndarray:
         """float64 [cycle, 2]: predicted / true time of decodes and of drafts (1 without)."""
@@ -68,8 +79,8 @@ class Machine:
         for ratio in ratios:
             rows, levels = pick(self.rng)
             union = UNIONS[rows] * LAYERS * (1 + 0.1 * self.rng.normal() * (rows > 1))
-            where = rows, union, self.context, self.rows_before
-            verify_ms = self.cost.at(self.context, self.rows_before).verify_ms(rows, union)
+            where = rows, union, self.context, self.before
+            verify_ms = self.cost.behind(self.context, self.before).verify_ms(rows, union)
             ratio[0] = live.verify_ms(*where) / verify_ms
             live.learn_verify(*where, self._measured(verify_ms))
             if levels:
@@ -77,7 +88,7 @@ class Machine:
                 ratio[1] = live.now.draft_ms(levels) / draft_ms
                 live.learn_draft(levels, self._measured(draft_ms))
             self.context += 1
-            self.rows_before = rows
+            self.before = self.before.then(rows)
         return ratios
 
     def _measured(self, ms: float) -> float:
@@ -130,10 +141,10 @@ def test_one_outlier_moves_predictions_by_a_few_percent_at_most() -> None:
     machine = Machine(TABLE, np.random.default_rng(0))
     live = LiveCost(TABLE, follows=True)
     machine.run(live, small_plans, 300)
-    before = live.verify_ms(4, 800.0, 400, 4)
-    live.learn_verify(4, 800.0, 400, 4, 50 * before)
+    before = live.verify_ms(4, 800.0, 400)
+    live.learn_verify(4, 800.0, 400, Before(4), 50 * before)
     live.settle()
-    assert live.verify_ms(4, 800.0, 400, 4) == pytest.approx(before, rel=0.05)
+    assert live.verify_ms(4, 800.0, 400) == pytest.approx(before, rel=0.05)
 
 
 def test_row_counts_never_seen_follow_the_others_and_keep_their_cliff() -> None:
@@ -151,7 +162,7 @@ def test_what_is_seen_of_plain_decoding_is_expected_of_drafts_in_part() -> None:
     live = LiveCost(TABLE, follows=True)
     Machine(scaled(TABLE, 2.0), np.random.default_rng(0)).run(live, plain, 300)
     assert 1.1 < live.now.draft_ms([(0,), (1,)]) / TABLE.draft_ms([(0,), (1,)]) < 2.1
-    assert 1.3 < live.verify_ms(3, 700.0, 100, 3) / TABLE.at(100).verify_ms(3, 700.0) < 2.1
+    assert 1.3 < live.verify_ms(3, 700.0, 100) / TABLE.at(100).verify_ms(3, 700.0) < 2.1
 
 
 def test_only_drafts_getting_dearer_leaves_decodes_as_they_are() -> None:
@@ -176,7 +187,7 @@ def test_the_price_of_experts_is_told_from_that_of_rows() -> None:
     for _ in range(400):
         union = LAYERS * float(rng.uniform(8, 60))
         noise = 1 + 0.1 * float(rng.normal())
-        live.learn_verify(8, union, 0, 8, noise * dear.verify_ms(8, union))
+        live.learn_verify(8, union, 0, Before(8), noise * dear.verify_ms(8, union))
     assert live.now.expert_ms[8] == pytest.approx(dear.expert_ms[8], rel=0.2)
     assert live.now.rows_ms[8] == pytest.approx(dear.rows_ms[8], rel=0.2)
 
@@ -185,8 +196,8 @@ def test_the_scalar_prediction_is_that_of_the_tables() -> None:
     live = LiveCost(TABLE, follows=True)
     machine = Machine(scaled(TABLE, 1.5), np.random.default_rng(0))
     machine.run(live, small_plans, 77)
-    for rows, before in ((1, 1), (1, 4), (5, 5), (64, 3)):
-        table = live.now.at(300, before)
+    for rows, before in product((1, 5, 64), (PLAINLY, Before(5), Before(5, repeated=False))):
+        table = live.now.behind(300, before)
         assert live.verify_ms(rows, 500.0, 300, before) == pytest.approx(
             table.verify_ms(rows, 500.0)
         )
@@ -195,10 +206,10 @@ def test_the_scalar_prediction_is_that_of_the_tables() -> None:
 def test_tables_are_made_anew_only_when_something_changed() -> None:
     live = LiveCost(TABLE, follows=True)
     assert live.now is TABLE
-    live.learn_verify(1, 8.0 * LAYERS, 0, 1, 22.3)
+    live.learn_verify(1, 8.0 * LAYERS, 0, PLAINLY, 22.3)
     live.learn_draft([], 0.0)
     assert live.now is TABLE
-    live.learn_verify(2, 580.0, 0, 2, 40.0)
+    live.learn_verify(2, 580.0, 0, Before(2), 40.0)
     live.settle()
     assert live.now is not TABLE
     assert live.now is live.now
@@ -208,7 +219,8 @@ def test_a_table_that_is_not_followed_stays() -> None:
     live = LiveCost(TABLE, follows=False)
     Machine(scaled(TABLE, 2.0), np.random.default_rng(0)).run(live, small_plans, 50)
     assert live.now is TABLE
-    assert live.verify_ms(4, 800.0, 10, 1) == TABLE.at(10, 1).verify_ms(4, 800.0)
+    expected_ms = TABLE.behind(10, PLAINLY).verify_ms(4, 800.0)
+    assert live.verify_ms(4, 800.0, 10, PLAINLY) == expected_ms
 
 
 def test_wild_times_and_tables_leave_finite_positive_costs() -> None:
@@ -221,9 +233,9 @@ def test_wild_times_and_tables_leave_finite_positive_costs() -> None:
     live = LiveCost(table, follows=True)
     for _ in range(500):
         rows = int(rng.integers(1, 6))
-        live.learn_verify(rows, 8.0 * LAYERS, 0, rows, float(10 ** rng.uniform(-6, 6)))
+        live.learn_verify(rows, 8.0 * LAYERS, 0, Before(rows), float(10 ** rng.uniform(-6, 6)))
         live.learn_draft([(0,)], 1.0)
-        assert 0 < live.verify_ms(rows, 8.0 * LAYERS, 0, rows) < np.inf
+        assert 0 < live.verify_ms(rows, 8.0 * LAYERS, 0) < np.inf
     for ms in (0.0, -1.0, float("nan")):
-        live.learn_verify(2, 8.0 * LAYERS, 0, 2, ms)
-        assert 0 < live.verify_ms(2, 8.0 * LAYERS, 0, 2) < np.inf
+        live.learn_verify(2, 8.0 * LAYERS, 0, Before(2), ms)
+        assert 0 < live.verify_ms(2, 8.0 * LAYERS, 0) < np.inf

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -20,10 +22,11 @@ from specfit.planner import (
     make_policy,
     pack,
 )
-from specfit.planner.cost import NO_OVERHEADS, Overheads
+from specfit.planner.cost import NO_OVERHEADS, PLAINLY, Before, Overheads
 from specfit.planner.drafting import TRIAL_SHARE, DraftingRule
 from specfit.planner.gains import Gains
 from specfit.planner.planned import Planned
+from specfit.planner.streak import Streak
 
 
 def cost(
@@ -50,6 +53,10 @@ def policy_of(spec: str, table: CycleCost) -> Policy:
     return make_policy(Spec.parse(spec), dense_beliefs(), live(table), 64)
 
 
+def rule_for(table: CycleCost) -> DraftingRule:
+    return DraftingRule(live(table), 0.0, 64, Gains(), Streak())
+
+
 class TestDraftingRule:
     def run(self, rule: DraftingRule, cycles: int, gained: float) -> int:
         """Cycles that drafted, in a text where drafting gains `gained` tokens and promises 0.5."""
@@ -62,28 +69,26 @@ class TestDraftingRule:
         return drafted
 
     def test_sees_where_certain_drafts_would_lose(self) -> None:
-        assert not DraftingRule(live(cost(25.0, fixed_ms=0.0)), 0.0, 64, Gains()).may_draft(0.1)
-        assert DraftingRule(live(cost(1.0)), 0.0, 64, Gains()).may_draft(0.1)
+        assert not rule_for(cost(25.0, fixed_ms=0.0)).may_draft(0.1)
+        assert rule_for(cost(1.0)).may_draft(0.1)
 
     def test_planning_that_takes_too_long_forbids_drafting(self) -> None:
         table = cost(1.0, fixed_ms=1.0)
-        assert DraftingRule(live(table), 0.0, 64, Gains()).may_draft(0.0)
-        assert not DraftingRule(live(table), 0.0, 64, Gains()).may_draft(5.0)
+        assert rule_for(table).may_draft(0.0)
+        assert not rule_for(table).may_draft(5.0)
 
     def test_stops_after_disappointment_and_then_only_tries(self) -> None:
         # 1 % of 25 s are 250 trials of 1 ms; it must keep trying, within that.
-        assert (
-            3 <= self.run(DraftingRule(live(cost(5.0)), 0.0, 64, Gains()), 1000, gained=-0.3) <= 280
-        )
+        assert 3 <= self.run(rule_for(cost(5.0)), 1000, gained=-0.3) <= 280
 
     def test_a_change_for_the_better_is_noticed(self) -> None:
-        rule = DraftingRule(live(cost(5.0)), 0.0, 64, Gains())
+        rule = rule_for(cost(5.0))
         self.run(rule, 300, gained=-0.3)
         self.run(rule, 300, gained=0.5)
         assert self.run(rule, 100, gained=0.5) == 100
 
     def test_predictions_that_are_always_too_low_are_corrected(self) -> None:
-        rule = DraftingRule(live(cost(5.0)), 0.0, 64, Gains())
+        rule = rule_for(cost(5.0))
         assert not rule.goes_on(1, -0.1, 1.0)
         for gain in np.linspace(-0.3, 0.3, 100):
             rule.gains.learn(1, float(gain), float(gain) + 0.2)
@@ -228,6 +233,21 @@ class TestPolicies:
                 len(self.grow(spec, 0.9, cost(row_ms))) for spec in ("specfit", "specfit:ratio")
             ]
             assert abs(sizes[0] - sizes[1]) <= max(2, 0.3 * sizes[0])
+
+    def test_a_draft_behind_plain_cycles_pays_for_the_way_back_as_well(self) -> None:
+        tree = DraftTree(
+            np.array([-1, 0], np.int32), np.array([1, 2], np.int32), np.array([1, 0.5])
+        )
+        drafting = Before(2, repeated=False)
+        for switch_ms, settle_ms, before, drafts in (
+            (0.0, 0.0, PLAINLY, 1),
+            (3.0, 3.0, PLAINLY, 1),  # 1 ms of a row, and 9 of switching, for half of 21
+            (3.0, 6.0, PLAINLY, 0),
+            (5.0, 6.0, drafting, 1),
+        ):
+            policy = specfit(replace(cost(1.0), switch_ms=switch_ms, settle_ms=settle_ms))
+            policy.rule.switching.before = before
+            assert np.count_nonzero(policy.choose(tree).keep) == 1 + drafts
 
     def test_experts_in_use_are_free_and_new_ones_are_not(self) -> None:
         forecast = Forecast(2, 128, 2, np.ones(2))

@@ -212,13 +212,14 @@ def test_a_calibration_is_kept_as_a_profile_that_plans_can_be_made_by(bundled_en
     path = tmp_path / "measured.json"
     path.write_text(
         json.dumps(
-            profile_of(Measured(points, [1.0, 2.0], 0.5, [], 0.1, 0.2, 0.01), bundled_engine)
+            profile_of(Measured(points, [1.0, 2.0], 0.5, 0.7, [], 0.1, 0.2, 0.01), bundled_engine)
         )
     )
     cost = load_profile(str(path), np.ones(10), 8)
     assert cost.verify_ms(2, 120.0) == pytest.approx(30.0)
     assert cost.verify_ms(2, 80.0) == pytest.approx(25.0)
     assert cost.draft_ms([(0,)]) == pytest.approx(1.0)
+    assert (cost.switch_ms, cost.settle_ms) == (0.5, 0.7)
 
 
 # --- replays

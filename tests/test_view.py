@@ -84,7 +84,7 @@ class Explaining(Planned):
     """Keeps the reason of every cycle, and checks it against the plan and its tables."""
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
-        self.context, self.root, self.before = context, roots[0], self._rows_before
+        self.context, self.root = context, roots[0]
         self.goes = super().begin(context, roots, waiting)
         return self.goes
 
@@ -141,8 +141,8 @@ class Explaining(Planned):
         assert (reason.level is not None) == (reason.end == "level")
 
     def check_unpromising(self, reason: Reason) -> None:
-        plain = self.live.verify_ms(1, self._root_union, self.context, self.before)
-        with_one = self.live.verify_ms(2, self._root_union, self.context, self.before)
+        plain = self.live.verify_ms(1, self._root_union, self.context)
+        with_one = self.live.verify_ms(2, self._root_union, self.context)
         with_one += self._spent_ms([(0,)])
         assert reason.step is not None
         assert reason.step.ms == pytest.approx(with_one - plain)

@@ -1,0 +1,124 @@
+"""What a decode of another number of rows is worth avoiding.
+
+After one the next decodes cost more: the first builds its graph anew, the second has a GPU record
+it (`CycleCost.switch_ms`, `settle_ms`). A draft between plain cycles pays for both ways, on a GPU
+about a token; drafts in every cycle, of as many rows each, pay once. So a plan is charged with what
+it will take to go back, at once, and going back then costs nothing; and with less, if cycles behind
+it are likely to draft as well.
+
+The latter is a Markov decision process of two states, plain and drafting. What a plan would gain
+without any switch is a draw g in every cycle; to be drafting already is worth
+
+    v = E[max(g - a + v, 0)] - E[max(g - c + v, 0)],
+
+c being the way there and back, and a what drafting goes on to cost for switching among its numbers
+of rows: the difference of the states' relative values (Puterman 1994, 8.4), learned online from
+what cycles offer. It is 0 where drafts are rare, and nearly c where every cycle gains by one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cost import PLAINLY, Before, CycleCost
+from .livecost import LiveCost
+
+# A cycle's weight; and what is left of a, where nothing is drafted, so that it is tried again.
+WEIGHT, FORGET = 1 / 16, 1 - 1 / 512
+NO_OFFER = -np.inf
+
+
+class Streak:
+    """share, again: v and a as shares of c."""
+
+    def __init__(self) -> None:
+        self.share = self.again = 0.0
+
+    def extra_ms(self, cost: CycleCost, rows: int, before: Before, roots: int) -> float:
+        """What switching adds to a plan of so many rows, as plans are weighed.
+
+        before: the last decode. roots: rows of a plain cycle, which costs nothing more where the
+        last one was plain. A second decode of as many rows costs nothing here: that it will be
+        recorded is counted as the first one's.
+        """
+        around_ms = cost.around_ms
+        if not around_ms:
+            return 0.0
+        if before.rows != roots:
+            if rows == roots:
+                return self.share * around_ms
+            return 0.0 if rows == before.rows else cost.switch_ms + cost.settle_ms
+        if rows == roots:
+            return 0.0
+        # The graph of plain cycles, which was not recorded yet, need not be.
+        spared_ms = 0.0 if before.repeated else cost.settle_ms
+        return max(0.0, (1 - self.share) * around_ms - spared_ms)
+
+    def learn(self, gain_ms: float, around_ms: float) -> None:
+        """Learns from a cycle in which drafts would have gained so much without switching; minus
+        infinity where none were thought of."""
+        worth_ms, again_ms = self.share * around_ms, self.again * around_ms
+        news_ms = max(0.0, gain_ms - again_ms + worth_ms) - max(0.0, gain_ms - around_ms + worth_ms)
+        self.share += WEIGHT * (min(news_ms / around_ms, 1.0) - self.share)
+
+    def goes_on(self, extra_ms: float | None, around_ms: float) -> None:
+        """Learns what switching took in a cycle that drafted behind one that had; None: it did
+        not."""
+        if extra_ms is None:
+            self.again *= FORGET
+        else:
+            self.again += WEIGHT * (extra_ms / around_ms - self.again)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """What was learned, to be kept for the pair of models."""
+        return {"share": np.array(self.share), "again": np.array(self.again)}
+
+    def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Takes over what `state` gave; raises ValueError or KeyError if that is not so."""
+        share, again = float(state["share"]), float(state["again"])
+        if not (0 <= share <= 1 and 0 <= again <= 1):
+            raise ValueError("the kept streak is damaged")
+        self.share, self.again = share, again
+
+
+class Switching:
+    """The cycles of a policy: what was decoded last, and what drafts would gain in this one."""
+
+    def __init__(self, streak: Streak, live: LiveCost) -> None:
+        self.before = PLAINLY
+        self._streak, self._live = streak, live
+        self._roots = 1
+        self._offered_ms = NO_OFFER
+
+    def turn_to(self, roots: int) -> None:
+        """Cycles are of so many lines from now on."""
+        self._roots = roots
+
+    def extra_ms(self, rows: int) -> float:
+        """What switching adds to a plan of so many rows in this cycle."""
+        return self._streak.extra_ms(self._live.now, rows, self.before, self._roots)
+
+    @property
+    def entry_ms(self) -> float:
+        """What it adds to a draft behind plain cycles."""
+        plainly = Before(self._roots)
+        return self._streak.extra_ms(self._live.now, self._roots + 1, plainly, self._roots)
+
+    def offer(self, gain_ms: float, rows: int) -> None:
+        """Notes by how much the best plan, of so many rows, beats a plain cycle, or would. What is
+        told last in a cycle counts."""
+        if rows > self._roots:
+            self._offered_ms = gain_ms + self.extra_ms(rows) - self.extra_ms(self._roots)
+        else:  # nothing was found that pays for a switch
+            self._offered_ms = min(self._offered_ms, self.extra_ms(self._roots + 1))
+
+    def passed(self, rows: int) -> None:
+        """The cycle has ended, and verified so many."""
+        if around_ms := self._live.now.around_ms:
+            cost, roots = self._live.now, self._roots
+            self._streak.learn(self._offered_ms, around_ms)
+            on = self.before.rows != roots and rows != roots
+            self._streak.goes_on(cost.extra_ms(rows, self.before) if on else None, around_ms)
+        self.before = self.before.then(rows)
+        self._offered_ms = NO_OFFER
