@@ -44,7 +44,7 @@ _KIND_OF = np.array(
 # A priori a match weighs less than a head says, agreement more, and what a head denies little.
 _PRIORS = (
     _PRIOR,
-    np.array([0.6, -0.5, *[0.0] * DEPTHS]),
+    np.array([0.4, -0.2, *[0.0] * DEPTHS]),
     np.array([0.8, *[0.0] * (DEPTHS + 1), 0.5]),
     np.array([0.5, -2.0, *[0.0] * DEPTHS]),
 )
