@@ -6,9 +6,10 @@ does in the meantime it does to all of them. The prompt is processed once. Every
 its own in one context, which begins as line 0 does, with the head's features of the prompt waiting:
 catching up on them stays each mode's own expense.
 
-A segment begins behind SETTLING plain decodes of the mode's last token that are dropped again and
-not timed: memory that llama.cpp plans anew, its graph of sixty rows, experts that were streamed for
-a prompt or a large tree belong to the mode before.
+A segment begins behind SETTLING decodes of as many rows as the mode's last cycle had, which are
+dropped again and not timed: memory that llama.cpp plans anew, its graph of sixty rows, the graph
+that a GPU records, experts that were streamed for a prompt or a large tree belong to the mode
+before.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 from .interrupts import Interrupts
 from .prompts import Prompt
 from .report_plain import PlainLoop
-from .report_plan import OFF, PLAIN, digest
+from .report_plan import PLAIN, digest
 from .report_store import Timed
 from .turns import order_of_round
 
@@ -48,7 +49,7 @@ class Answer(Protocol):
     def cycles(self) -> Sequence[CycleReport]: ...
 
     def settle(self) -> None:
-        """Decodes the last token alone, and drops it again."""
+        """Decodes as many rows as in the last cycle, and drops them again."""
 
     def step(self) -> None:
         """Goes on for a cycle."""
@@ -169,7 +170,7 @@ class _OfEngine:
         from specfit.backend import Sampling, Spec
 
         self._engine, self._line = engine, line
-        self._policy, self._off = engine.policy(Spec.parse(mode)), engine.policy(Spec.parse(OFF))
+        self._policy = engine.policy(Spec.parse(mode))
         self._generation: Generation = engine.generate(
             list(prompt.messages), sampling=Sampling(temp=0), spec=Spec.parse(mode)
         )
@@ -190,12 +191,10 @@ class _OfEngine:
         return self._generation.cycles
 
     def settle(self) -> None:
-        """By the engine's own cycle, which is to know how many rows were decoded last."""
         self._tap()
-        line, turn = self._line, self._generation.turn(self._line)
-        before = line.n_past
-        self._engine.cycle([replace(turn, take=lambda _token: True)], self._off)
-        line.truncate(before)
+        cycles = self._generation.cycles
+        rows = cycles[-1].rows if cycles else 1
+        self._engine.settle(self._line, self._generation.tokens[-1], rows)
 
     def step(self) -> None:
         cycle = self._engine.cycle([self._generation.turn(self._line)], self._policy)

@@ -77,6 +77,10 @@ class Ledger:
         self._plain_union = float(n_used)
         self._plain_weighted = n_used * float(cost.layer_weights.sum())
 
+    def decoded(self, rows: int) -> None:
+        """Notes a decode of no cycle."""
+        self._before = self._before.then(rows)
+
     def enter(self, done: Verified, policy: Policy, times: Times) -> CycleReport:
         """Has the costs and the policy learn from a cycle."""
         rows, beliefs, draft = len(done.tree), policy.beliefs, done.draft

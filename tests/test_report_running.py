@@ -44,7 +44,7 @@ from specfit.backend.drafter import Drafter
 from specfit.backend.profiles import load_profile
 from specfit.backend.runtime import Runtime
 from specfit.models import bundled_head
-from specfit.planner import CostPoint, DraftTree
+from specfit.planner import Before, CostPoint, DraftTree
 
 # --- the engine
 
@@ -156,6 +156,23 @@ def test_modes_take_turns_and_each_catches_up_on_the_prompt_itself(rounds, engin
     assert spent[:3] != spent[3:6]
     assert set(spent[:3]) == set(spent[3:6]) == {OFF, "chain:2", "eagle3:60"}
     assert spent.count(OFF) == report_round.TURNS
+
+
+def test_a_segment_goes_on_as_behind_a_cycle_of_its_own_mode(rounds, engine, monkeypatch):
+    seen: dict[int, list[tuple[int, Before]]] = {}
+    step = report_round._OfEngine.step
+
+    def noted(self):
+        own = self.cycles[-1].rows if self.cycles else 1
+        seen.setdefault(self._line.number, []).append((own, engine._ledger._before))
+        step(self)
+
+    monkeypatch.setattr(report_round, "SEGMENT_S", 0.0)
+    monkeypatch.setattr(report_round._OfEngine, "step", noted)
+    rounds.play(PROMPT, [OFF, "chain:2", "eagle3:60"], 32)
+    assert len(seen) == 3
+    for steps in seen.values():
+        assert all(before == Before(own) for own, before in steps[1:])
 
 
 def test_a_tree_has_its_sequences_beside_waiting_lines(engine):
