@@ -24,6 +24,8 @@ from .tree import DraftTree, FloatArray
 # How fast a union tells less of others, an octave of rows away: of unions from 2 rows on, and of
 # those of missing experts, from the first row on. Replays are flat from 0 to 1.
 NEARNESS = {2: 4.0, 1: 0.5}
+# What a union weighs; looks at first more: the prior, of random tokens, is worth so many.
+WEIGHT, PRIOR_WORTH = 0.1, 1
 # Of experts in a cache hardly any are paid for now and then, and many at once again.
 LEAST_UNION, MOST_SURPRISE = 0.01, 10.0
 
@@ -40,6 +42,7 @@ class UnionByRows:
     def __init__(self, prior: FloatArray) -> None:
         """prior: float64 [rows + 1], expected union per layer; entry 0 unused."""
         self.mean = prior.astype(np.float64, copy=True)
+        self._seen = 0
 
     def learn(self, rows: int, union_per_layer: float, first: int = 2) -> None:
         """first: the fewest rows whose union is not certain; 1 where experts are cached."""
@@ -49,16 +52,20 @@ class UnionByRows:
         # holds is common to all of them.
         error = min(union_per_layer / self.mean[rows] - 1, MOST_SURPRISE)
         distance = np.abs(np.log2(np.maximum(np.arange(len(self.mean)), 1) / rows))
-        self.mean[first:] *= 1 + 0.1 * error * np.exp2(-NEARNESS[first] * distance[first:])
+        weight = WEIGHT
+        if first > 1:
+            self._seen += 1
+            weight = max(WEIGHT, 1 / (PRIOR_WORTH + self._seen))
+        self.mean[first:] *= 1 + weight * error * np.exp2(-NEARNESS[first] * distance[first:])
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        return {"mean": self.mean.copy()}
+        return {"mean": self.mean.copy(), "seen": np.array(self._seen)}
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
-        mean = np.asarray(state["mean"], np.float64)
-        if mean.shape != self.mean.shape or not (mean >= 0).all():
+        mean, seen = np.asarray(state["mean"], np.float64), int(state["seen"])
+        if mean.shape != self.mean.shape or not (mean >= 0).all() or seen < 0:
             raise ValueError("the kept unions are damaged")
-        self.mean = mean.copy()
+        self.mean, self._seen = mean.copy(), seen
 
 
 @dataclass(frozen=True)

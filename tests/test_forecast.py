@@ -7,7 +7,7 @@ import pytest
 from costcases import foreseen_union
 from numpy.typing import NDArray
 
-from specfit.planner import DraftTree, Forecast, pack, union_per_layer
+from specfit.planner import DraftTree, Forecast, UnionByRows, pack, union_per_layer
 from specfit.planner.experts import best, sizes, unpack
 from specfit.planner.forecast import ExpertForecast
 from specfit.planner.forecast_report import forecast_quality, likeliest
@@ -166,6 +166,13 @@ class TestUnions:
                 forecast.learn(DraftTree.of_root(2), None, lone)
             forecast.learn(tree, forecast.of(tree), together)
         assert growth(forecast, tree) < 0.35 * 4
+
+    def test_a_few_looks_correct_what_random_tokens_told(self) -> None:
+        unions, rng = UnionByRows(np.full(65, 24.0)), np.random.default_rng(0)
+        for look in range(200):
+            unions.learn(31, 40.0 * (1 + 0.1 * rng.normal()))
+            assert look < 4 or unions.mean[31] == pytest.approx(40.0, rel=0.15)
+        assert unions.mean[1] == 24.0  # one row's is certain
 
     @pytest.mark.parametrize("noise", [0.0, 1.0, 4.0])
     def test_expected_unions_come_to_be_right(self, noise: float) -> None:
