@@ -36,7 +36,8 @@ from .held import HeldExperts
 from .madeup import DEAR_MS, STEADY, Cycles, Shape, typical
 from .model import Progress
 
-ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 31, 32, 48, TREE_LIMIT)
+# A CPU's attention has a cliff at 64 rows, which are cheaper than 50 behind much text.
+ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 31, 32, 48, TREE_LIMIT - 1, TREE_LIMIT)
 # A shape is visited until it has had this much time, but never more or less often than this; one
 # that is beyond reason already, once.
 SHAPE_MS, VISITS, BEYOND_MS = 100.0, (2, 6), 1000.0
@@ -44,7 +45,7 @@ SHAPE_MS, VISITS, BEYOND_MS = 100.0, (2, 6), 1000.0
 PREFIX = 128
 # What more text costs is measured at these row counts, behind so many tokens, if those of the
 # prefix show that they can be processed within a second.
-CONTEXT_ROWS, LONG_TEXT = (1, 4, 16, 31, TREE_LIMIT), 5 * PREFIX
+CONTEXT_ROWS, LONG_TEXT = (1, 4, 16, 31, TREE_LIMIT - 1, TREE_LIMIT), 5 * PREFIX
 # Plain cycles and single drafts take turns so often, and no more often than within this time.
 SWITCHES, SWITCHES_MS = (4, 24), 1500.0
 LEVEL_WIDTHS, LEVEL_ROUNDS, BRANCHING = (1, 2, 4, 8), 10, 8
