@@ -11,7 +11,7 @@ import numpy as np
 from .tree import DRAFTERS, LOOKUP, DraftTree, FloatArray, IntArray, named_by
 
 # Nodes that are asked for children have at least this chance; when so many were added, none is.
-LIKELY, MOST, DEEPEST = 0.1, 32, 16
+LIKELY, MOST, DEEPEST = 0.1, 56, 48
 # Candidates of a node that count.
 CHILDREN = 3
 

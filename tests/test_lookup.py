@@ -108,7 +108,7 @@ class TestCompleted:
     def test_a_text_that_repeats_itself_is_drafted_as_deep_as_may_be(self) -> None:
         tree, _ = completed(DraftTree.of_root(2), indexed([1, 2, 3, 4, 5] * 3 + [1]), 100, 0.01)
         chain = tree.path(tree.leaves[-1])
-        assert tree.tokens[chain].tolist() == [2, *([3, 4, 5, 1, 2] * 4)[:DEEPEST]]
+        assert tree.tokens[chain].tolist() == [2, *([3, 4, 5, 1, 2] * 10)[:DEEPEST]]
         tree, _ = completed(DraftTree.of_root(2), indexed([1, 2, 3, 4, 5] * 3 + [1]), 2, 0.01)
         assert tree.depths.max() == 2
 
