@@ -30,7 +30,7 @@ less than 0.1 us a layer up to 8 rows and 3 us at 32, a miss 50.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -158,23 +158,26 @@ class CycleCost:
         union = float(self.layer_weights @ union_per_layer(missing))
         return union if uses is None else union + float(uses.sum())
 
-    def at(self, context: int, extra_ms: Callable[[int], float] | None = None) -> CycleCost:
+    def at(self, context: int, extra_ms: FloatArray | None = None) -> CycleCost:
         """The tables for one cycle, with `context_ms` and what switching costs folded into
         `rows_ms`.
 
-        context: tokens of committed text. extra_ms: what switching to so many rows adds; None:
-        nothing.
+        context: tokens of committed text. extra_ms: float64 [N + 1], what switching to so many rows
+        adds; None: nothing.
         """
         rows_ms = self.rows_ms.copy()
         if self.context_ms is not None:
             rows_ms += self.context_ms * context
-        if extra_ms is not None and self.around_ms:
-            rows_ms[1:] += [extra_ms(rows) for rows in range(1, len(rows_ms))]
+        if extra_ms is not None:
+            rows_ms += extra_ms
         return replace(self, rows_ms=rows_ms, switch_ms=0.0, settle_ms=0.0, context_ms=None)
 
     def behind(self, context: int, before: Before) -> CycleCost:
         """The same, for a cycle as it will take."""
-        return self.at(context, lambda rows: self.extra_ms(rows, before))
+        extra_ms = np.full(len(self.rows_ms), self.switch_ms)
+        rows = min(before.rows, self.max_rows)
+        extra_ms[rows] = self.extra_ms(before.rows, before)
+        return self.at(context, extra_ms)
 
 
 # Unions that are nearer to each other, in experts, tell nothing of what an expert costs.

@@ -251,14 +251,8 @@ class Planned:
         tree, path, experts, paid = outcome.tree, outcome.path, outcome.experts, outcome.paid_union
         self.beliefs.learn(tree, path, choice.forecast, experts, self._folded, paid)
         rows = min(outcome.rows, self.live.now.max_rows)
-        ms = self.live.cycle_ms(
-            rows,
-            choice.union,
-            outcome.context,
-            self.rule.switching.before,
-            outcome.levels,
-            self.planning_ms,
-        )
+        context, before, levels = outcome.context, self.rule.switching.before, outcome.levels
+        ms = self.live.cycle_ms(rows, choice.union, context, before, levels, self.planning_ms)
         self._learn_cycle(len(outcome.path), ms, rows)
         if outcome.levels or outcome.looked_up:
             if self._account.trial:
@@ -340,7 +334,7 @@ class Planned:
         """By rows alone: for plans without a forecast, the unions that so many rows have in the
         mean; before a forecast, free experts, so that what cannot pay even then needs none."""
         if self._folded is None:
-            folded = self.live.now.at(self._context, self.rule.switching.extra_ms)
+            folded = self.live.now.at(self._context, self.rule.switching.by_rows())
             self._folded = replace(folded, resident=self.live.resident)
         cost = self._folded
         unions = self.beliefs.expected_unions[: cost.max_rows + 1]

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from .cost import PLAINLY, Before, CycleCost
 from .livecost import LiveCost
+from .tree import FloatArray
 
 # A cycle's weight; and what is left of a, where nothing is drafted, so that it is tried again.
 WEIGHT, FORGET = 1 / 16, 1 - 1 / 512
@@ -98,6 +99,16 @@ class Switching:
     def extra_ms(self, rows: int) -> float:
         """What switching adds to a plan of so many rows in this cycle."""
         return self._streak.extra_ms(self._live.now, rows, self.before, self._roots)
+
+    def by_rows(self) -> FloatArray | None:
+        """float64 [max_rows + 1]: the same for all numbers of rows; None: nothing."""
+        cost = self._live.now
+        if not cost.around_ms:
+            return None
+        extra_ms = np.full(cost.max_rows + 1, self.extra_ms(0))
+        for rows in (self._roots, min(self.before.rows, cost.max_rows)):
+            extra_ms[rows] = self.extra_ms(rows)
+        return extra_ms
 
     @property
     def entry_ms(self) -> float:

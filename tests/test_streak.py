@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfit.planner import Before, CycleCost, FloatArray
+from specfit.planner import Before, CycleCost, FloatArray, LiveCost
 from specfit.planner.cost import PLAINLY
-from specfit.planner.streak import Streak
+from specfit.planner.streak import Streak, Switching
 
 DRAFTED = 2
 
@@ -86,6 +86,18 @@ def test_a_lookup_now_and_then_does_not_make_switching_look_cheap() -> None:
     machine, streak = cost(6.0, 9.0), Streak()
     play(np.tile([8.0, *[-np.inf] * 19], 50), machine, streak)
     assert streak.extra_ms(machine, DRAFTED, PLAINLY, 1) > 20.0
+
+
+def test_all_rows_are_charged_as_each_one() -> None:
+    switching = Switching(Streak(), LiveCost(cost(2.0, 3.0), follows=False))
+    for roots, before in product((1, 3), (PLAINLY, Before(2), Before(3, repeated=False))):
+        switching.turn_to(roots)
+        switching.before = before
+        charged = switching.by_rows()
+        assert charged is not None
+        assert charged[1:].tolist() == [switching.extra_ms(rows) for rows in range(1, 9)]
+    free = Switching(Streak(), LiveCost(cost(0.0, 0.0), follows=False))
+    assert free.by_rows() is None
 
 
 def test_where_switching_costs_nothing_nothing_is_charged() -> None:
