@@ -166,6 +166,11 @@ class DraftingRule:
     def _affordable(self, ms: float) -> bool:
         return self._trial_ms + ms <= TRIAL_SHARE * self._decoding_ms
 
+    @property
+    def entry(self) -> float:
+        """What switching takes of a draft behind plain cycles, in tokens."""
+        return self.rate * self.switching.entry_ms
+
     def offer(self, gain: float, rows: int) -> None:
         """Notes what a plan of so many rows gains in this cycle, in tokens, or would."""
         self.switching.offer(gain / self.rate, rows)

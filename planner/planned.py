@@ -101,10 +101,11 @@ class Planned:
         return self._resting.wakes(self.rule, lines, missing_ms, look_ms)
 
     def _promise(self) -> float:
-        """Tokens a cycle that first drafts are to gain, by all that is known of roots."""
-        kinds = self.beliefs.outlook.typical(self._lines)
-        gains = [self.rule.gains.calibrated(0, self._best_first(hopes)[0]) for hopes in kinds]
-        return sum(max(0.0, gain) for gain in gains) / len(gains)
+        """Tokens a cycle that first drafts are to gain, by all that is known of roots, where every
+        cycle drafts."""
+        kinds, switch = self.beliefs.outlook.typical(self._lines), self.rule.entry
+        of, first = self.rule.gains.calibrated, self._best_first
+        return sum(max(0.0, of(0, first(hopes)[0] + switch)) for hopes in kinds) / len(kinds)
 
     def _turn_to(self, lines: int) -> None:
         self._lines = lines

@@ -114,6 +114,14 @@ class TestResting:
         assert specfit(self.cheap, self.features).tracks(100, missing_ms=500.0)
         assert not specfit(self.cheap, self.features).tracks(100, missing_ms=1e5)
 
+    def test_an_answer_is_prepared_where_only_drafts_in_every_cycle_pay(self) -> None:
+        table = replace(self.cheap, switch_ms=5.0, settle_ms=10.0)
+        policy = specfit(table, self.features)
+        assert policy.tracks(100, missing_ms=0.0)
+        assert not policy.begin(0, [0])  # a first draft pays for the way back
+        policy.beliefs.streak.share = 0.9
+        assert policy.begin(0, [0])
+
     def test_where_drafts_do_not_pay_answers_are_decoded_as_without_a_head(self) -> None:
         policy = specfit(cost(14.0, fixed_ms=7.0), self.features)
         assert not policy.tracks(100, missing_ms=0.0)
