@@ -171,10 +171,6 @@ class DraftingRule:
         """What switching takes of a draft behind plain cycles, in tokens."""
         return self.rate * self.switching.entry_ms
 
-    def offer(self, gain: float, rows: int) -> None:
-        """Notes what a plan of so many rows gains in this cycle, in tokens, or would."""
-        self.switching.offer(gain / self.rate, rows)
-
     def learn(self, committed: int, ms: float) -> None:
         """Learns from a finished cycle: tokens, and its time as predicted."""
         self._tokens += RATE_WEIGHT * (committed - self._tokens)

@@ -25,7 +25,8 @@ class Drafts:
     of which nothing but the number of rows is known. forecast: of the nodes' experts, once it was
     asked for, and by_experts: the tables for plans by it.
 
-    root_union: the weighted union of the roots.
+    root_union: the weighted union of the roots. rate: tokens per ms, that plans are weighed by;
+    None: the ratio is maximised. max_rows: of a plan.
     """
 
     def __init__(
@@ -35,6 +36,8 @@ class Drafts:
         cost: CycleCost,
         unions: FloatArray,
         root_union: float,
+        rate: float | None,
+        max_rows: int,
     ) -> None:
         self.tree = tree
         self.chances = tree.path_products(conditional)
@@ -43,6 +46,7 @@ class Drafts:
         self.by_experts = cost
         self.forecast: ExpertForecast | None = None
         self._root_union = root_union
+        self._rate, self._max_rows = rate, max_rows
         self._scale = 1.0
 
     def foresee(self, forecast: Forecast, beliefs: Beliefs) -> None:
@@ -85,11 +89,9 @@ class Drafts:
         forecast: ExpertForecast | None,
         cost: CycleCost,
         spent_ms: float,
-        rate: float | None,
-        max_rows: int,
     ) -> Plan:
         """The best plan of the candidates, and of a child behind each node of `frontier`, whose
-        chances [n + m] and experts these are; see `best_subtree`."""
+        chances [n + m] and experts these are, by the tables `cost`; see `best_subtree`."""
         parents = self.tree.parents
         return best_subtree(
             np.concatenate([parents, frontier]) if len(frontier) else parents,
@@ -98,8 +100,8 @@ class Drafts:
             None if forecast is None else forecast.unforeseen,
             cost,
             spent_ms=spent_ms,
-            rate=rate,
-            max_rows=max_rows,
+            rate=self._rate,
+            max_rows=self._max_rows,
             max_states=1 + int(PLANNING_SHARE * self.by_rows.rows_ms[1] / STATE_MS),
         )
 

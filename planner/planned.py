@@ -12,7 +12,6 @@ from .beliefs import Beliefs
 from .cost import NO_OVERHEADS, CycleCost, Levels, Overheads
 from .drafting import DraftingRule
 from .drafts import Drafts, without_experts
-from .forecast import ExpertForecast
 from .foresight import Foresight
 from .found import first_level
 from .livecost import LiveCost
@@ -152,9 +151,8 @@ class Planned:
         hopes = [self.beliefs.outlook.behind(root) for root in roots]
         order = sorted(range(len(roots)), key=lambda line: -hopes[line])
         gain, n, hoped = self._best_first(hopes)
-        calibrated = self.rule.gains.calibrated(0, gain)
-        self._resting.learn(self._lines, calibrated)
-        self.rule.offer(calibrated, self._lines + n)
+        self._resting.learn(self._lines, self.rule.gains.calibrated(0, gain))
+        self.rule.switching.hope(gain / self.rule.rate, self._lines + n)
         worth = self._worth(self._lines, plain_ms)
         if self._newest is not None:
             gain, worth, order = self._beside(np.array(hopes))
@@ -232,7 +230,7 @@ class Planned:
             self.rule.gains.learn(level, predicted, worth - before)
         self._learn_saving(drafts, worth)
         rows = int(np.count_nonzero(plan.keep))
-        self.rule.offer(worth - self._worth(self._lines, self._plain_ms), rows)
+        self._offer(drafts, plan, rows)
         chances = drafts.chances[plan.keep]
         if drafts.forecast is None or rows == self._lines:
             return Choice(plan.keep, chances, self.beliefs.expected_union(rows))
@@ -267,7 +265,6 @@ class Planned:
         self._learn_cycle(1, ms, 1)
 
     def _learn_cycle(self, committed: int, ms: float, rows: int) -> None:
-        """ms: as predicted."""
         self.rule.learn(committed, ms)
         self._looking.passed(ms)
         self.rule.switching.passed(rows)
@@ -341,7 +338,8 @@ class Planned:
         unions = self.beliefs.expected_unions[: cost.max_rows + 1]
         if self._forecasting:
             unions = np.full_like(unions, self._root_union)
-        return Drafts(tree, conditional, cost, unions, self._root_union)
+        rate = None if self.ratio else self.rule.rate
+        return Drafts(tree, conditional, cost, unions, self._root_union, rate, self.max_rows)
 
     def _best(
         self,
@@ -355,7 +353,8 @@ class Planned:
         chances = drafts.chances
         if len(frontier):
             chances = np.concatenate([chances, chances[frontier] * hoped])
-        plan = self._searched(drafts, levels, frontier, chances, None, drafts.by_rows)
+        spent_ms = self._spent_ms(levels)
+        plan = drafts.searched(frontier, chances, None, drafts.by_rows, spent_ms)
         if not self._forecasting or np.count_nonzero(plan.keep) == self._lines:
             return plan
         if drafts.forecast is None:
@@ -363,20 +362,7 @@ class Planned:
             drafts.foresee(self._forecast, self.beliefs)
         assert drafts.forecast is not None
         forecast = drafts.forecast.with_likenesses(frontier)
-        return self._searched(drafts, levels, frontier, chances, forecast, drafts.by_experts)
-
-    def _searched(
-        self,
-        drafts: Drafts,
-        levels: Levels,
-        frontier: IntArray,
-        chances: FloatArray,
-        forecast: ExpertForecast | None,
-        cost: CycleCost,
-    ) -> Plan:
-        rate = None if self.ratio else self.rule.rate
-        spent_ms = self._spent_ms(levels)
-        return drafts.searched(frontier, chances, forecast, cost, spent_ms, rate, self.max_rows)
+        return drafts.searched(frontier, chances, forecast, drafts.by_experts, spent_ms)
 
     def _forecast_pays(self) -> bool:
         """Whether to forecast in the coming cycle."""
@@ -386,6 +372,22 @@ class Planned:
         limit = None if self.live.resident is not None else float(row_ms)
         return self._foresight.pays(self.rule.rate, limit)
 
+    def _offer(self, drafts: Drafts, plan: Plan, rows: int) -> None:
+        """Notes what drafts gain in this cycle, were switching free."""
+        extra_ms = self.rule.switching.by_rows()
+        if extra_ms is None:
+            return
+        ms = plan.ms - float(extra_ms[rows])
+        if rows == self._lines:
+            cost = replace(drafts.cost, rows_ms=drafts.cost.rows_ms - extra_ms)
+            cost = without_experts(cost, self.beliefs.expected_unions)
+            ms = self._spent_ms(self._levels_drafted)
+            plan = drafts.searched(NOTHING, drafts.chances, None, cost, ms)
+            ms = plan.ms
+        plain = self._worth(self._lines, self._plain_ms - float(extra_ms[self._lines]))
+        gain_ms = (self._worth(plan.committed, ms) - plain) / self.rule.rate
+        self.rule.switching.offer(gain_ms, hoped=self._found is None and bool(self._hopes))
+
     def _learn_saving(self, drafts: Drafts, worth: float) -> None:
         """Learns what the forecast was worth."""
         if not (self._forecasting and self._foresight.looks):
@@ -393,9 +395,8 @@ class Planned:
         saved = 0.0
         if drafts.forecast is not None:
             by_rows = without_experts(drafts.cost, self.beliefs.expected_unions)
-            levels = self._levels_drafted
-            other = self._searched(drafts, levels, NOTHING, drafts.chances, None, by_rows)
-            ms = self._spent_ms(levels)
+            ms = self._spent_ms(self._levels_drafted)
+            other = drafts.searched(NOTHING, drafts.chances, None, by_rows, ms)
             ms += drafts.cost.verify_ms(int(other.keep.sum()), drafts.union(other.keep))
             saved = worth - self._worth(other.committed, ms)
         self._foresight.learn_saved(saved)

@@ -90,7 +90,8 @@ class Switching:
         self.before = PLAINLY
         self._streak, self._live = streak, live
         self._roots = 1
-        self._offered_ms = NO_OFFER
+        self._hoped_ms = self._offered_ms = NO_OFFER
+        self._better_ms = 0.0
 
     def turn_to(self, roots: int) -> None:
         """Cycles are of so many lines from now on."""
@@ -116,13 +117,17 @@ class Switching:
         plainly = Before(self._roots)
         return self._streak.extra_ms(self._live.now, self._roots + 1, plainly, self._roots)
 
-    def offer(self, gain_ms: float, rows: int) -> None:
-        """Notes by how much the best plan, of so many rows, beats a plain cycle, or would. What is
-        told last in a cycle counts."""
-        if rows > self._roots:
-            self._offered_ms = gain_ms + self.extra_ms(rows) - self.extra_ms(self._roots)
-        else:  # nothing was found that pays for a switch
-            self._offered_ms = min(self._offered_ms, self.extra_ms(self._roots + 1))
+    def hope(self, gain_ms: float, rows: int) -> None:
+        """Notes by how much a head's drafts, of so many rows, are hoped to beat a plain cycle."""
+        self._hoped_ms = gain_ms + self.extra_ms(rows) - self.extra_ms(self._roots)
+        self._offered_ms = self._hoped_ms + self._better_ms
+
+    def offer(self, gain_ms: float, *, hoped: bool) -> None:
+        """Notes by how much the best plan of a cycle that drafted would beat a plain one, were it
+        not for switching. hoped: it is of what was hoped for."""
+        self._offered_ms = gain_ms
+        if hoped:
+            self._better_ms += WEIGHT * (gain_ms - self._hoped_ms - self._better_ms)
 
     def passed(self, rows: int) -> None:
         """The cycle has ended, and verified so many."""
@@ -132,4 +137,4 @@ class Switching:
             on = self.before.rows != roots and rows != roots
             self._streak.goes_on(cost.extra_ms(rows, self.before) if on else None, around_ms)
         self.before = self.before.then(rows)
-        self._offered_ms = NO_OFFER
+        self._hoped_ms = self._offered_ms = NO_OFFER

@@ -100,6 +100,28 @@ def test_all_rows_are_charged_as_each_one() -> None:
     assert free.by_rows() is None
 
 
+def charge_after(cycles: int, hoped_ms: float, found_ms: float, *, hoped: bool) -> float:
+    """What a draft behind plain cycles is charged with after so many cycles in which a head hoped
+    for so much without switching, every eighth of which saw what there was."""
+    switching = Switching(Streak(), LiveCost(cost(6.0, 9.0), follows=False))
+    for cycle in range(cycles):
+        switching.hope(hoped_ms - switching.extra_ms(2) + switching.extra_ms(1), 2)
+        if cycle % 8 == 0:
+            switching.offer(found_ms, hoped=hoped)
+        switching.passed(1)
+    return switching.entry_ms
+
+
+def test_hopes_are_corrected_by_what_drafts_turn_out_to_gain() -> None:
+    assert charge_after(200, hoped_ms=4.0, found_ms=4.0, hoped=True) < 4.0
+    assert charge_after(200, hoped_ms=4.0, found_ms=-4.0, hoped=True) > 19.0
+    assert charge_after(1000, hoped_ms=-1.0, found_ms=4.0, hoped=True) < 4.0
+
+
+def test_what_lookups_gain_says_nothing_of_the_head() -> None:
+    assert charge_after(1000, hoped_ms=-2.0, found_ms=10.0, hoped=False) > 18.0
+
+
 def test_where_switching_costs_nothing_nothing_is_charged() -> None:
     for rows, before in product((1, 2, 5), (PLAINLY, Before(2), Before(2, repeated=False))):
         assert Streak().extra_ms(cost(0.0, 0.0), rows, before, 1) == 0.0
