@@ -27,6 +27,8 @@ MOST_SPARED, FIRST_SPARED = 20.0, 2.0
 # The tables for a quick answer are looked at again after so many questions; and no token that was
 # found is more certain than this.
 RECKONED, SUREST = 16, 0.99
+# Planning that takes longer or less by no more than this factor changes nothing.
+NEARLY = 1.1
 
 
 class DraftingRule:
@@ -39,7 +41,7 @@ class DraftingRule:
         self._root_union = root_union
         self._max_rows = max_rows
         self._lines = 1
-        self._judged: tuple[CycleCost | None, bool] = (None, False)
+        self._judged: tuple[CycleCost | None, float, bool] = (None, 0.0, False)
         self._surest: tuple[CycleCost, Step, float] | None = None
         # What verifying chains of 1, 2 … takes beside plain decoding, and who asked for it.
         self._chains: list[float] = []
@@ -67,7 +69,7 @@ class DraftingRule:
         self._tokens *= lines / self._lines
         self._lines, self._root_union = lines, root_union
         self._ms *= self._plain_ms(self._live.now) / before_ms
-        self._judged = (None, False)
+        self._judged = (None, 0.0, False)
         self._surest = None
         self._chains = []
 
@@ -111,15 +113,15 @@ class DraftingRule:
 
         planning_ms: what planning takes a level.
         """
-        cost = self._live.now
-        if self._judged[0] is not cost:
+        cost, (by, at_ms, _) = self._live.now, self._judged
+        if by is not cost or not at_ms / NEARLY <= planning_ms <= at_ms * NEARLY:
             plain = self._lines / self._plain_ms(cost)
             pays = any(
                 (self._lines + n) / self._chain_ms(cost, n, planning_ms) > plain
                 for n in self._lengths
             )
-            self._judged = (cost, pays)
-        return self._judged[1]
+            self._judged = (cost, planning_ms, pays)
+        return self._judged[2]
 
     def surest(self, planning_ms: float) -> tuple[Step, float]:
         """The chain that takes the least time a draft, by the tables that `may_draft` judged last,

@@ -8,14 +8,16 @@ from .policies import FIRST_PLANNING_MS, Outcome, followed
 # one. It is made in the first drafted cycles and then in every TRY_EVERYth at least, to know; what
 # it saved is looked at in one of so many.
 PAYS_TWICE, FIRST_FORECASTS, TRY_EVERY, LOOK_EVERY = 2.0, 48, 32, 4
-FIRST_FORECASTING_MS = 0.8
+FIRST_MS = {True: 0.8, False: FIRST_PLANNING_MS}
+# What is believed less of a planning time for every answer that it keeps from being drafted.
+DOUBT = 0.03
 
 
 class Foresight:
     """planning_ms: a level's planning time, with a forecast and without."""
 
     def __init__(self) -> None:
-        self.planning_ms = {True: FIRST_FORECASTING_MS, False: FIRST_PLANNING_MS}
+        self.planning_ms = dict(FIRST_MS)
         self._saved = 0.0  # tokens, in a cycle
         self._levels, self._drafted = 1.0, 0
 
@@ -42,9 +44,15 @@ class Foresight:
         been made without a forecast."""
         self._saved += 0.05 * (tokens - self._saved)
 
-    def learn(self, outcome: Outcome, steps: int, *, forecasting: bool) -> None:
-        """Learns from a cycle that drafted, in so many steps, a lookup being one."""
-        before = self.planning_ms[forecasting]
-        self.planning_ms[forecasting] = followed(before, outcome)
+    def learn(self, outcome: Outcome, *, forecasting: bool) -> None:
+        """Learns from a cycle that drafted."""
+        before, steps = self.planning_ms[forecasting], outcome.planned
+        self.planning_ms[forecasting] = followed(before, outcome.plan_ms, steps)
         self._levels += 0.05 * (steps - self._levels)
         self._drafted += 1
+
+    def doubt(self) -> None:
+        """Believes a little less in times so long that nothing is planned any more."""
+        for forecasting, first_ms in FIRST_MS.items():
+            ms = self.planning_ms[forecasting]
+            self.planning_ms[forecasting] = ms + DOUBT * min(0.0, first_ms - ms)

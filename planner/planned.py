@@ -16,7 +16,7 @@ from .foresight import Foresight
 from .found import first_level
 from .livecost import LiveCost
 from .looking import Looking
-from .policies import FIRST_PLANNING_MS, NOTHING, Choice, Outcome, widths_of
+from .policies import FIRST_PLANNING_MS, NOTHING, Choice, Outcome, followed, widths_of
 from .reason import Reason
 from .resting import ANSWER, Resting
 from .search import Plan
@@ -94,6 +94,7 @@ class Planned:
     def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         self._found = None  # of a cycle that did not come to its end
         if not self._may_draft:
+            self._foresight.doubt()
             return False
         self._turn_to(lines)
         look_ms = self._spent_ms([(0,)]) + prompt * self._overheads.position_ms
@@ -253,11 +254,10 @@ class Planned:
         context, before, levels = outcome.context, self.rule.switching.before, outcome.levels
         ms = self.live.cycle_ms(rows, choice.union, context, before, levels, self.planning_ms)
         self._learn_cycle(len(outcome.path), ms, rows)
-        if outcome.levels or outcome.looked_up:
+        if outcome.planned:
             if self._account.trial:
                 self.rule.charge(max(0.0, outcome.catch_up_ms - self._waiting_ms))
-            steps = len(outcome.levels) + outcome.looked_up
-            self._foresight.learn(outcome, steps, forecasting=self._forecasting)
+            self._foresight.learn(outcome, forecasting=self._forecasting)
 
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.beliefs.learn_paid(1, paid_union)
@@ -276,7 +276,7 @@ class Planned:
             self.beliefs.acceptance.learn(*first_level(found, token))
         if spent_ms:
             self.rule.spare(-spent_ms)
-            self._finding_ms += 0.1 * (spent_ms - self._finding_ms)
+            self._finding_ms = followed(self._finding_ms, spent_ms)
 
     def reason(self, *, begun: bool) -> Reason:
         if self._lines >= self.max_rows:

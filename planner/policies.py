@@ -22,7 +22,7 @@ from .reason import Reason
 from .tree import BoolArray, DraftTree, FloatArray, IntArray, best_nodes
 
 NOTHING: IntArray = np.zeros(0, np.int32)
-FIRST_PLANNING_MS = 0.3
+FIRST_PLANNING_MS, LONGEST = 0.3, 4.0
 # Drafted cycles between two looks at the experts when nothing new is expected of them.
 LOOK_EVERY = 16
 
@@ -77,6 +77,11 @@ class Outcome:
     @property
     def rows(self) -> int:
         return len(self.tree)
+
+    @property
+    def planned(self) -> int:
+        """How often something was planned: after every level, and with lookups."""
+        return len(self.levels) + self.looked_up
 
 
 class Policy(Protocol):
@@ -194,7 +199,7 @@ class Baseline:
         self.beliefs.learn(
             outcome.tree, outcome.path, forecast, experts, paid_union=outcome.paid_union
         )
-        self.planning_ms = followed(self.planning_ms, outcome)
+        self.planning_ms = followed(self.planning_ms, outcome.plan_ms, outcome.planned)
 
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.beliefs.learn_paid(1, paid_union)
@@ -289,9 +294,12 @@ def widths_of(tree: DraftTree, nodes: IntArray) -> tuple[int, ...]:
     return tuple(np.unique(tree.lines[nodes], return_counts=True)[1].tolist())
 
 
-def followed(planning_ms: float, outcome: Outcome) -> float:
-    """The running mean of the planning time a level, after one more cycle."""
-    steps = len(outcome.levels) + outcome.looked_up
+def followed(planning_ms: float, spent_ms: float, steps: int = 1) -> float:
+    """The running mean of the time that a step of planning takes, after so many more.
+
+    A process that was suspended in a plan says nothing of plans, so none counts for more than
+    LONGEST of them.
+    """
     if not steps:
         return planning_ms
-    return planning_ms + 0.1 * (outcome.plan_ms / steps - planning_ms)
+    return planning_ms + 0.1 * (min(spent_ms / steps, LONGEST * planning_ms) - planning_ms)

@@ -147,6 +147,21 @@ class TestResting:
         assert policy.tracks(100, missing_ms=0.0)
         assert not policy.tracks(100, missing_ms=1e4)
 
+    def test_a_plan_in_which_the_machine_slept_does_not_end_all_drafting(self) -> None:
+        policy, tree = specfit(self.cheap), DraftTree.of_root(0)
+        assert policy.begin(0, [0])
+        choice = policy.choose(tree)
+        policy.learn(Outcome(tree, [0], choice, [(0,)], 0, None, 0.5, 3.6e6, 21.0))
+        assert policy.tracks(100, missing_ms=0.0)
+        assert policy.begin(0, [0])
+
+    def test_planning_that_takes_too_long_is_tried_again_after_many_answers(self) -> None:
+        policy = specfit(self.cheap)
+        policy._foresight.planning_ms = {True: 50.0, False: 50.0}
+        tracked = [policy.tracks(100, missing_ms=0.0) for _ in range(200)]
+        assert not any(tracked[:20])
+        assert tracked[-1]
+
     def test_catching_up_on_the_prompt_is_weighed_against_an_answer(self) -> None:
         policy = specfit(self.cheap, Overheads(position_ms=1.0))
         assert policy.begin(0, [0], waiting=100)
