@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
-from statistics import median
 
 import llama_cpp
 import numpy as np
@@ -179,8 +178,7 @@ def measure(
         done(0.1)
         cycles = Cycles.behind(context)
         steady = _visit_all(cycles, lambda fraction: done(0.1 + 0.6 * fraction))
-        switching_ms = _switching_ms(cycles)
-        done(0.8)
+        switching_ms = _switching_ms(cycles, lambda fraction: done(0.7 + 0.1 * fraction))
         level_ms, position_ms = ([0.0], 0.0) if head is None else _head_ms(cycles, head)
         done(0.9)
         observe_ms, features_ms = _observe_ms(cycles), _features_ms(cycles)
@@ -229,19 +227,21 @@ def _visit_all(cycles: Cycles, done: Callable[[float], None]) -> dict[Shape, lis
     return steady
 
 
-def _switching_ms(cycles: Cycles) -> tuple[float, float]:
+def _switching_ms(cycles: Cycles, done: Callable[[float], None]) -> tuple[float, float]:
     """By how much the first and the second cycle exceed the later ones, where plain cycles and
-    single drafts take turns. The median: noise would look like a price."""
-    excess: list[tuple[float, float]] = []
+    single drafts take turns: the mean of both. Medians, or noise would look like a price."""
+    excess: dict[int, list[tuple[float, float]]] = {2: [], 1: []}
     began = time.perf_counter()
     for turn in range(SWITCHES[1]):
-        for rows in (2, 1):
+        for rows, seen in excess.items():
             first, second, *later = cycles.visit((rows, False))
             usual = sum(later[-2:]) / 2
-            excess.append((first - usual, second - usual))
+            seen.append((first - usual, second - usual))
+        done((turn + 1) / SWITCHES[1])
         if turn + 1 >= SWITCHES[0] and (time.perf_counter() - began) * 1e3 > SWITCHES_MS:
             break
-    switch_ms, settle_ms = (max(0.0, median(times)) for times in zip(*excess, strict=True))
+    there, back = (np.median(seen, axis=0) for seen in excess.values())
+    switch_ms, settle_ms = np.maximum((there + back) / 2, 0.0).tolist()
     return switch_ms, settle_ms
 
 

@@ -11,11 +11,19 @@ nothing is tried.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from .cost import CycleCost
+from .drafts import Drafts, without_experts
 from .gains import Gains
 from .livecost import LiveCost
+from .policies import NOTHING
 from .reason import Step
+from .search import Plan
 from .streak import Streak, Switching
+from .tree import FloatArray
 
 TRIAL_SHARE = 0.01
 # A cycle's weight in the running means.
@@ -168,10 +176,35 @@ class DraftingRule:
     def _affordable(self, ms: float) -> bool:
         return self._trial_ms + ms <= TRIAL_SHARE * self._decoding_ms
 
-    @property
-    def entry(self) -> float:
-        """What switching takes of a draft behind plain cycles, in tokens."""
-        return self.rate * self.switching.entry_ms
+    def offer(
+        self,
+        drafts: Drafts,
+        plan: Plan,
+        unions: FloatArray,
+        spent_ms: float,
+        plain_ms: float,
+        *,
+        hoped: bool,
+    ) -> None:
+        """Notes what a cycle's candidates would gain, were switching free.
+
+        plan: the best one as it is.
+        unions: float64 [rows + 1], weighted unions to expect. spent_ms: on the candidates.
+        plain_ms: of a plain cycle, as plans are weighed. hoped: see `Switching.offer`.
+        """
+        extra_ms, lines = self.switching.by_rows(), self._lines
+        if extra_ms is None:
+            return
+        rows = int(np.count_nonzero(plan.keep))
+        ms = plan.ms - float(extra_ms[rows])
+        if rows == lines:
+            cost = replace(drafts.cost, rows_ms=drafts.cost.rows_ms - extra_ms)
+            cost = without_experts(cost, unions)
+            plan = drafts.searched(NOTHING, drafts.chances, None, cost, spent_ms)
+            rows, ms = int(np.count_nonzero(plan.keep)), plan.ms
+        plain_ms -= float(extra_ms[lines])
+        gain_ms = (plan.committed - lines) / self.rate - (ms - plain_ms)
+        self.switching.offer(gain_ms, hoped=hoped, drafts=rows > lines)
 
     def learn(self, committed: int, ms: float) -> None:
         """Learns from a finished cycle: tokens, and its time as predicted."""

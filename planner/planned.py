@@ -103,9 +103,13 @@ class Planned:
     def _promise(self) -> float:
         """Tokens a cycle that first drafts are to gain, by all that is known of roots, where every
         cycle drafts."""
-        kinds, switch = self.beliefs.outlook.typical(self._lines), self.rule.entry
-        of, first = self.rule.gains.calibrated, self._best_first
-        return sum(max(0.0, of(0, first(hopes)[0] + switch)) for hopes in kinds) / len(kinds)
+        kinds, charged_ms = (
+            self.beliefs.outlook.typical(self._lines),
+            self.rule.switching.charged_ms,
+        )
+        found = [self._best_first(hopes) for hopes in kinds]
+        gains = [gain + self.rule.rate * charged_ms(self._lines + n) for gain, n, _ in found]
+        return sum(max(0.0, self.rule.gains.calibrated(0, gain)) for gain in gains) / len(gains)
 
     def _turn_to(self, lines: int) -> None:
         self._lines = lines
@@ -136,6 +140,7 @@ class Planned:
         plan = self._best(drafts, ())
         self._newest = (drafts, plan)
         if np.count_nonzero(plan.keep) == self._lines:
+            self._offer(drafts, plan)
             return False
         gain = self._worth(plan.committed, plan.ms) - self._worth(self._lines, self._plain_ms)
         self.rule.spare(gain / self.rule.rate - self._finding_ms)
@@ -231,7 +236,7 @@ class Planned:
             self.rule.gains.learn(level, predicted, worth - before)
         self._learn_saving(drafts, worth)
         rows = int(np.count_nonzero(plan.keep))
-        self._offer(drafts, plan, rows)
+        self._offer(drafts, plan)
         chances = drafts.chances[plan.keep]
         if drafts.forecast is None or rows == self._lines:
             return Choice(plan.keep, chances, self.beliefs.expected_union(rows))
@@ -267,6 +272,9 @@ class Planned:
     def _learn_cycle(self, committed: int, ms: float, rows: int) -> None:
         self.rule.learn(committed, ms)
         self._looking.passed(ms)
+        self.passed(rows)
+
+    def passed(self, rows: int) -> None:
         self.rule.switching.passed(rows)
         self._found = None
 
@@ -372,21 +380,10 @@ class Planned:
         limit = None if self.live.resident is not None else float(row_ms)
         return self._foresight.pays(self.rule.rate, limit)
 
-    def _offer(self, drafts: Drafts, plan: Plan, rows: int) -> None:
-        """Notes what drafts gain in this cycle, were switching free."""
-        extra_ms = self.rule.switching.by_rows()
-        if extra_ms is None:
-            return
-        ms = plan.ms - float(extra_ms[rows])
-        if rows == self._lines:
-            cost = replace(drafts.cost, rows_ms=drafts.cost.rows_ms - extra_ms)
-            cost = without_experts(cost, self.beliefs.expected_unions)
-            ms = self._spent_ms(self._levels_drafted)
-            plan = drafts.searched(NOTHING, drafts.chances, None, cost, ms)
-            ms = plan.ms
-        plain = self._worth(self._lines, self._plain_ms - float(extra_ms[self._lines]))
-        gain_ms = (self._worth(plan.committed, ms) - plain) / self.rule.rate
-        self.rule.switching.offer(gain_ms, hoped=self._found is None and bool(self._hopes))
+    def _offer(self, drafts: Drafts, plan: Plan) -> None:
+        hoped, unions = self._found is None and bool(self._hopes), self.beliefs.expected_unions
+        spent_ms = self._spent_ms(self._levels_drafted)
+        self.rule.offer(drafts, plan, unions, spent_ms, self._plain_ms, hoped=hoped)
 
     def _learn_saving(self, drafts: Drafts, worth: float) -> None:
         """Learns what the forecast was worth."""

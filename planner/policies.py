@@ -153,6 +153,10 @@ class Policy(Protocol):
         spent_ms: on a plan that took none of them; 0 where none was made.
         """
 
+    def passed(self, rows: int) -> None:
+        """A cycle of so many rows has ended; part of learning from it, and all of it where no more
+        is to be learned."""
+
     def reason(self, *, begun: bool) -> Reason:
         """Why the cycle just finished drafted as it did.
 
@@ -203,6 +207,9 @@ class Baseline:
 
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.beliefs.learn_paid(1, paid_union)
+
+    def passed(self, rows: int) -> None:
+        pass
 
     def reason(self, *, begun: bool) -> Reason:
         return Reason("mode")

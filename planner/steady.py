@@ -11,7 +11,8 @@ from .tree import DraftTree, IntArray
 
 
 class Steady:
-    """Plans as `policy` does and keeps from it what a cycle took and brought.
+    """Plans as `policy` does and keeps from it what a cycle took and brought, but for its number of
+    rows, which is a function of the text too.
 
     Even asked, a policy remembers a little (which gains were predicted, what it tried): take a new
     one for every text. Experts are not looked at, since nothing would be learned from them.
@@ -60,10 +61,13 @@ class Steady:
         return False
 
     def learn(self, outcome: Outcome) -> None:
-        pass
+        self.passed(outcome.rows)
 
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
-        pass
+        self.passed(1)
+
+    def passed(self, rows: int) -> None:
+        self._policy.passed(rows)
 
     def reason(self, *, begun: bool) -> Reason:
         return self._policy.reason(begun=begun)

@@ -101,6 +101,10 @@ class Switching:
         """What switching adds to a plan of so many rows in this cycle."""
         return self._streak.extra_ms(self._live.now, rows, self.before, self._roots)
 
+    def charged_ms(self, rows: int) -> float:
+        """What it adds to a plan of so many rows beside a plain cycle."""
+        return self.extra_ms(rows) - self.extra_ms(self._roots)
+
     def by_rows(self) -> FloatArray | None:
         """float64 [max_rows + 1]: the same for all numbers of rows; None: nothing."""
         cost = self._live.now
@@ -119,13 +123,14 @@ class Switching:
 
     def hope(self, gain_ms: float, rows: int) -> None:
         """Notes by how much a head's drafts, of so many rows, are hoped to beat a plain cycle."""
-        self._hoped_ms = gain_ms + self.extra_ms(rows) - self.extra_ms(self._roots)
-        self._offered_ms = self._hoped_ms + self._better_ms
+        self._hoped_ms = gain_ms + self.charged_ms(rows)
+        self._offered_ms = max(self._offered_ms, self._hoped_ms + self._better_ms)
 
-    def offer(self, gain_ms: float, *, hoped: bool) -> None:
-        """Notes by how much the best plan of a cycle that drafted would beat a plain one, were it
-        not for switching. hoped: it is of what was hoped for."""
-        self._offered_ms = gain_ms
+    def offer(self, gain_ms: float, *, hoped: bool, drafts: bool = True) -> None:
+        """Notes by how much the best plan of a cycle's candidates would beat a plain one, were it
+        not for switching. hoped: they are what was hoped for. drafts: it has some; else they would
+        gain less than that, and nobody knows how much less."""
+        self._offered_ms = gain_ms if drafts else NO_OFFER
         if hoped:
             self._better_ms += WEIGHT * (gain_ms - self._hoped_ms - self._better_ms)
 

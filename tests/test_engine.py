@@ -280,7 +280,8 @@ class TestCosts:
             return (times + np.array([4.0, 7.0, 0.0, 0.0, 0.0])).tolist()
 
         monkeypatch.setattr(calibration.Cycles, "visit", visit)
-        switch_ms, settle_ms = calibration._switching_ms(calibration.Cycles.behind(engine.context))
+        cycles = calibration.Cycles.behind(engine.context)
+        switch_ms, settle_ms = calibration._switching_ms(cycles, lambda _fraction: None)
         assert switch_ms == pytest.approx(4.0, abs=1.0)
         assert settle_ms == pytest.approx(7.0, abs=1.0)
 

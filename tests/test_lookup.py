@@ -21,6 +21,7 @@ from specfit.planner import (
     DraftTree,
     NgramIndex,
     Outcome,
+    Policy,
     Spec,
     completed,
     make_policy,
@@ -29,6 +30,7 @@ from specfit.planner import (
 from specfit.planner.lab import Lab
 from specfit.planner.lookup import CHILDREN, DEEPEST, MOST, children_of
 from specfit.planner.planned import Planned
+from specfit.planner.steady import Steady
 
 # Nodes to add: a parent, chosen among all there are by then, a token, and by whom it is named.
 additions = st.lists(
@@ -214,7 +216,7 @@ def found(*probs: float) -> DraftTree:
 
 
 class TestPlans:
-    def cycle(self, policy: Planned, tree: DraftTree, hits: int) -> int:
+    def cycle(self, policy: Policy, tree: DraftTree, hits: int) -> int:
         """A cycle without a head in which so many of the tokens found are right; the drafts."""
         if not policy.hopes(float(tree.probs[1])) or not policy.takes(100, tree):
             policy.learn_plain(100)
@@ -225,6 +227,14 @@ class TestPlans:
         path = list(range(min(hits, len(verified) - 1) + 1))
         policy.learn(Outcome(verified, path, choice, (), 100, None, 0.0, 0.1, 21.0, looked_up=True))
         return len(verified) - 1
+
+    @pytest.mark.parametrize("steady", [False, True])
+    def test_what_gains_in_every_cycle_is_verified_in_spite_of_a_switch(self, steady: bool) -> None:
+        planned = policy_of(replace(cost(1.0), switch_ms=5.0, settle_ms=9.0), "ngram")
+        policy = Steady(planned) if steady else planned
+        drafts = [self.cycle(policy, found(0.8), i % 4 > 0) for i in range(400)]
+        assert not any(drafts[:5])
+        assert all(drafts[-50:])
 
     def test_a_long_match_is_verified_as_far_as_rows_pay(self) -> None:
         chain = found(*[0.99] * 12)

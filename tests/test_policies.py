@@ -122,6 +122,14 @@ class TestResting:
         policy.beliefs.streak.share = 0.9
         assert policy.begin(0, [0])
 
+    def test_what_drafts_promise_is_not_a_matter_of_the_last_decode(self) -> None:
+        policy = specfit(replace(self.cheap, switch_ms=5.0, settle_ms=10.0), self.features)
+        promises = []
+        for before in (PLAINLY, Before(1, repeated=False), Before(2), Before(3, repeated=False)):
+            policy.rule.switching.before = before
+            promises.append(policy._promise())
+        assert promises == pytest.approx([promises[0]] * 4)
+
     def test_where_drafts_do_not_pay_answers_are_decoded_as_without_a_head(self) -> None:
         policy = specfit(cost(14.0, fixed_ms=7.0), self.features)
         assert not policy.tracks(100, missing_ms=0.0)
