@@ -213,9 +213,9 @@ def _cost(state: State) -> CycleCost:
         cost["layer_weights"],
         cost["level_ms"],
         float(cost["switch_ms"]),
+        float(cost["settle_ms"]),
         cost["context_ms"] if len(cost["context_ms"]) else None,
         float(cost["use_share"]),
-        settle_ms=float(cost["settle_ms"]),
     )
 
 

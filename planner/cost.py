@@ -108,10 +108,10 @@ class CycleCost:
     layer_weights: FloatArray
     level_ms: FloatArray
     switch_ms: float = 0.0
+    settle_ms: float = 0.0
     context_ms: FloatArray | None = None
     use_share: float = 0.0
     resident: Bitsets | None = None
-    settle_ms: float = 0.0
 
     @property
     def max_rows(self) -> int:
@@ -238,15 +238,7 @@ def cost_from_points(
     floor_ms = _table(counts, floors, max_rows, least_slope=0.0)
     expert_ms = np.maximum(_table(counts, prices, max_rows, least_slope=-np.inf), 0.0)
     rows_ms = floor_ms - expert_ms * top_k * weight
-    return CycleCost(
-        rows_ms,
-        expert_ms,
-        layer_weights,
-        level_ms,
-        switch_ms,
-        context_ms,
-        settle_ms=settle_ms,
-    )
+    return CycleCost(rows_ms, expert_ms, layer_weights, level_ms, switch_ms, settle_ms, context_ms)
 
 
 def _table(

@@ -188,9 +188,9 @@ class DraftingRule:
     ) -> None:
         """Notes what a cycle's candidates would gain, were switching free.
 
-        plan: the best one as it is.
-        unions: float64 [rows + 1], weighted unions to expect. spent_ms: on the candidates.
-        plain_ms: of a plain cycle, as plans are weighed. hoped: see `Switching.offer`.
+        plan: the best one as it is. unions: float64 [rows + 1], weighted unions to expect.
+        spent_ms: on the candidates. plain_ms: of a plain cycle, as plans are weighed. hoped: see
+        `Switching.offer`.
         """
         extra_ms, lines = self.switching.by_rows(), self._lines
         if extra_ms is None:

@@ -119,7 +119,7 @@ class LiveCost:
     ) -> float:
         """`now.behind(context, before).verify_ms(rows, union)`, without making tables; without
         `before` that of a steady decode."""
-        return sum(self._parts(rows, union, context, before or Before(rows)))
+        return sum(self._parts(rows, union, context, before))
 
     def cycle_ms(
         self,
@@ -146,7 +146,7 @@ class LiveCost:
         if not rows == before.rows == 1 or self._table.extra_ms(rows, before):
             self._put_off(partial(self._learn, rows, union, context, before, ms))
             return
-        predicted = sum(self._parts(1, union, context, PLAINLY))
+        predicted = sum(self._parts(1, union, context))
         if not (ms > 0 and predicted > 0):
             return
         base = self._rows_ms[1] + self._context_ms[1] * context + self._expert_ms[1] * union
@@ -205,7 +205,7 @@ class LiveCost:
         self._correct(slopes, math.log(ms / predicted), 1, "draft")
 
     def _parts(
-        self, rows: int, union: float, context: int, before: Before
+        self, rows: int, union: float, context: int, before: Before | None = None
     ) -> tuple[float, float, float]:
         """Predicted ms of rows, experts and a switch."""
         if self._stale:
@@ -214,7 +214,7 @@ class LiveCost:
         return (
             factor * (self._rows_ms[rows] + self._context_ms[rows] * context),
             factor * self._others[0] * self._expert_ms[rows] * union,
-            self._others[1] * self._table.extra_ms(rows, before),
+            0.0 if before is None else self._others[1] * self._table.extra_ms(rows, before),
         )
 
     def _correct(self, slopes: FloatArray, surprise: float, n: int, kind: str) -> None:

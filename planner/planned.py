@@ -103,11 +103,9 @@ class Planned:
     def _promise(self) -> float:
         """Tokens a cycle that first drafts are to gain, by all that is known of roots, where every
         cycle drafts."""
-        kinds, charged_ms = (
-            self.beliefs.outlook.typical(self._lines),
-            self.rule.switching.charged_ms,
-        )
-        found = [self._best_first(hopes) for hopes in kinds]
+        worth, charged_ms = self._worth(self._lines, self._plain_ms), self.rule.switching.charged_ms
+        kinds = self.beliefs.outlook.typical(self._lines)
+        found = [self._best_first(hopes, worth) for hopes in kinds]
         gains = [gain + self.rule.rate * charged_ms(self._lines + n) for gain, n, _ in found]
         return sum(max(0.0, self.rule.gains.calibrated(0, gain)) for gain in gains) / len(gains)
 
@@ -156,10 +154,10 @@ class Planned:
         plain_ms = self._plain_ms
         hopes = [self.beliefs.outlook.behind(root) for root in roots]
         order = sorted(range(len(roots)), key=lambda line: -hopes[line])
-        gain, n, hoped = self._best_first(hopes)
+        worth = self._worth(self._lines, plain_ms)
+        gain, n, hoped = self._best_first(hopes, worth)
         self._resting.learn(self._lines, self.rule.gains.calibrated(0, gain))
         self.rule.switching.hope(gain / self.rule.rate, self._lines + n)
-        worth = self._worth(self._lines, plain_ms)
         if self._newest is not None:
             gain, worth, order = self._beside(np.array(hopes))
             n = len(order)
@@ -304,10 +302,9 @@ class Planned:
             return committed / ms * self._plain_ms
         return committed - self.rule.rate * ms
 
-    def _best_first(self, hopes: Sequence[float]) -> tuple[float, int, float]:
+    def _best_first(self, hopes: Sequence[float], plain: float) -> tuple[float, int, float]:
         """The gain of first drafts behind the most promising lines, which bring no experts; how
-        many they are, and the tokens hoped for."""
-        plain = self._worth(self._lines, self._plain_ms)
+        many they are, and the tokens hoped for. plain: what a plain cycle is worth."""
         best: tuple[float, int, float] | None = None
         hoped = 0.0
         for n, hope in enumerate(sorted(hopes, reverse=True)[: self.max_rows - self._lines], 1):
