@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recording import exact_engine
 from tinymodel import write_dense
 
 from specfit.backend import Engine, LoadOptions, Sampling, Spec, SpecfitError, calibration
@@ -159,10 +160,10 @@ def test_an_interrupt_in_the_middle_of_a_cycle_leaves_the_engine_usable(
     assert answer(engine, "chain:3").report.text == expected
 
 
-def test_modes_can_take_turns_in_one_conversation(engine: Engine) -> None:
-    engine.forget()
-    texts = {mode: answer(engine, mode, max_tokens=12).report.text for mode in (*MODES, *MODES)}
-    assert len(set(texts.values())) == 1
+def test_modes_can_take_turns_in_one_conversation(exact_pair: tuple[Path, Path]) -> None:
+    with exact_engine(exact_pair, ctx=320) as engine:
+        texts = [answer(engine, mode, max_tokens=12).report.text for mode in (*MODES, *MODES)]
+    assert len(set(texts)) == 1
 
 
 def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(engine: Engine) -> None:

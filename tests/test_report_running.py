@@ -150,12 +150,15 @@ def test_modes_take_turns_and_each_catches_up_on_the_prompt_itself(rounds, engin
     monkeypatch.setattr(Rounds, "_segment", noted)
     monkeypatch.setattr(Drafter, "catch_up", caught)
     long = Prompt(2, 2, ({"role": "user", "content": BREAD * 60},))
-    rounds.play(long, [OFF, "chain:2", "eagle3:60"], 32)
+    off, *_ = rounds.play(long, [OFF, "chain:2", "eagle3:60"], 32)
     assert len(engine.lines[0].tokens) > 600
     assert len([n for n in caught_up if n >= len(engine.lines[0].tokens)]) == 2
     assert spent[:3] != spent[3:6]
     assert set(spent[:3]) == set(spent[3:6]) == {OFF, "chain:2", "eagle3:60"}
-    assert spent.count(OFF) == report_round.TURNS
+    # How far the answer goes is a matter of the processor's rounding.
+    decoded, part = off.report.completion_tokens - 1, 32 // report_round.TURNS
+    assert decoded > part
+    assert spent.count(OFF) == -(-decoded // part)
 
 
 def test_a_segment_goes_on_as_behind_a_cycle_of_its_own_mode(rounds, engine, monkeypatch):
