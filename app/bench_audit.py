@@ -105,7 +105,7 @@ def fit_of_verify_ms(cycles: Sequence[CycleReport]) -> float | None:
     Of cycles whose experts were seen; None where there are too few of them to tell.
     """
     seen = [c for c in cycles if c.union_observed]
-    rows = np.array([c.rows for c in seen], np.intp)
+    rows = np.array([c.decoded for c in seen], np.intp)
     counts, which = np.unique(rows, return_inverse=True)
     parameters = len(counts) + 2
     if len(seen) < 2 * parameters:
@@ -114,7 +114,7 @@ def fit_of_verify_ms(cycles: Sequence[CycleReport]) -> float | None:
     x = np.zeros((len(seen), parameters))
     x[np.arange(len(seen)), which] = 1.0
     x[:, -2] = [c.union_per_layer for c in seen]
-    x[:, -1] = [c.rows * c.context for c in seen]
+    x[:, -1] = [c.decoded * c.context for c in seen]
     solution = np.linalg.lstsq(x, ms, rcond=None)[0]
     spread = float(np.square(ms - ms.mean()).sum()) / (len(seen) - 1)
     left = float(np.square(ms - x @ solution).sum()) / (len(seen) - parameters)

@@ -20,6 +20,7 @@ LIMITS = {"cycle_ms": 0.05, "one_cycle_ms": 0.12, "committed": 0.03, "union": 0.
 # Columns about the mean cycle, and the means that they show.
 CYCLE = {
     "rows": "rows_per_cycle",
+    "padding": "padding",
     "union": "union_per_layer",
     "ms": "measured_cycle_ms",
     "verify": "verify_ms",

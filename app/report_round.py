@@ -193,7 +193,7 @@ class _OfEngine:
     def settle(self) -> None:
         self._tap()
         cycles = self._generation.cycles
-        rows = cycles[-1].rows if cycles else 1
+        rows = cycles[-1].decoded if cycles else 1
         self._engine.settle(self._line, self._generation.tokens[-1], rows)
 
     def step(self) -> None:

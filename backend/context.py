@@ -89,8 +89,8 @@ class Context:
         self.n_past = [0] * lines
         # Of the sequences that are no line's: the line whose text each holds, and how much of it.
         self._spare = dict.fromkeys(range(lines, n_seq), (0, 0))
-        # Of the last tree decoded: its lines, and the sequences of every node.
-        self._decoded: tuple[Sequence[int], list[list[int]]] = (), []
+        # Of the last tree decoded: its lines, the sequences of every node, and that of the padding.
+        self._decoded: tuple[Sequence[int], list[list[int]], list[int]] = (), [], []
 
     def close(self) -> None:
         self._finalizer()
@@ -134,15 +134,20 @@ class Context:
         self._decode()
         self.n_past[line] += 1
 
-    def decode_tree(self, tree: DraftTree, lines: Sequence[int] = (0,)) -> None:
+    def decode_tree(self, tree: DraftTree, lines: Sequence[int] = (0,), padding: int = 0) -> None:
         """Decodes every node of `tree` behind the committed text, all with logits.
 
-        lines: of this context, those that the tree's lines are.
+        lines: of this context, those that the tree's lines are. padding: further rows, copies of
+        the first root in a sequence of their own, which no node sees.
         """
-        carried = self._sequences(tree, lines)
-        self._decoded = lines, carried
+        carried, apart = self._sequences(tree, lines, padding=padding > 0)
+        self._decoded = lines, carried, apart
         starts = np.array([self.n_past[line] for line in lines], np.int32)
-        self._batch.fill_tree(tree.tokens, starts[tree.lines] + tree.depths, carried)
+        tokens, positions = tree.tokens, starts[tree.lines] + tree.depths
+        if padding:
+            copies = np.concatenate([np.arange(len(tree)), np.zeros(padding, np.intp)])
+            tokens, positions = tokens[copies], positions[copies]
+        self._batch.fill_tree(tokens, positions, [*carried, *[apart] * padding])
         self._decode()
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
@@ -151,7 +156,9 @@ class Context:
 
         paths: nodes from a root on.
         """
-        memory, (lines, carried) = self._memory, self._decoded
+        memory, (lines, carried, apart) = self._memory, self._decoded
+        for seq in apart:
+            llama.llama_memory_seq_rm(memory, seq, self.n_past[lines[0]], -1)
         for root, (path, line) in enumerate(zip(paths, lines, strict=True)):
             start, kept = self.n_past[line], self.n_past[line] + len(path)
             # Nodes of the path that its line's sequence holds too.
@@ -246,25 +253,28 @@ class Context:
         """
         return library.floats(library.get_logits_ith(self.handle, row), self.model.n_vocab)
 
-    def _sequences(self, tree: DraftTree, lines: Sequence[int]) -> list[list[int]]:
+    def _sequences(
+        self, tree: DraftTree, lines: Sequence[int], *, padding: bool
+    ) -> tuple[list[list[int]], list[int]]:
         """The sequences that every node carries, one for each leaf below it, the likeliest first:
         for the first leaf of a line the line's own, for the others one that holds the line's
-        committed text, made so now."""
+        committed text, made so now. And such a one for padding behind the first line, if there
+        is some."""
         free = list(self._spare)
         carried: list[list[int]] = [[] for _ in range(len(tree))]
         for path in leaf_paths(tree):
             seq = line = lines[path[0]]
             if carried[path[0]]:
-                # Best one that holds this line's text already.
-                seq = next((seq for seq in free if self._spare[seq][0] == line), free[0])
-                free.remove(seq)
-                self._share_prefix(seq, line)
+                seq = self._taken(free, line)
             for node in path:
                 carried[node].append(seq)
-        return carried
+        return carried, [self._taken(free, lines[0])] if padding else []
 
-    def _share_prefix(self, seq: int, line: int) -> None:
-        """Makes sequence `seq` hold the committed text of `line`."""
+    def _taken(self, free: list[int], line: int) -> int:
+        """One of the free sequences, no longer among them, that holds the committed text of `line`:
+        best one that does so already, else made so now."""
+        seq = next((seq for seq in free if self._spare[seq][0] == line), free[0])
+        free.remove(seq)
         of, held = self._spare[seq]
         if of != line:
             llama.llama_memory_seq_rm(self._memory, seq, -1, -1)
@@ -273,6 +283,7 @@ class Context:
         if held < past:
             llama.llama_memory_seq_cp(self._memory, line, seq, held, past)
         self._spare[seq] = (line, past)
+        return seq
 
     def _decode(self) -> None:
         if self._watch is not None and self.observer is not None:

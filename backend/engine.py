@@ -235,7 +235,7 @@ class Engine:
         observing = self._arm(tree, policy)
 
         planned = time.perf_counter()
-        self.context.decode_tree(tree, [line.number for line in lines])
+        self.context.decode_tree(tree, [line.number for line in lines], choice.padding)
         verified = time.perf_counter()
 
         walks = [
@@ -259,7 +259,7 @@ class Engine:
             waiting=waiting,
             context=context,
             committed=sum(map(len, committed)),
-            experts=self.observed_experts(len(tree)) if observing else None,
+            experts=self.observed_experts(len(tree), choice.padding) if observing else None,
             observed=observing,
             used=used,
         )
@@ -324,14 +324,14 @@ class Engine:
         observer.arm()
         return True
 
-    def observed_experts(self, rows: int) -> Bitsets | None:
-        """uint64 [row, layer, word] of the observed decode; None if a layer was not seen."""
+    def observed_experts(self, nodes: int, padding: int = 0) -> Bitsets | None:
+        """uint64 [node, layer, word] of the observed decode; None if a layer was not seen."""
         observer = self.context.observer
         if observer is None:
             return None
         observer.disarm()
-        ids = observer.selections(rows)
-        return None if ids is None else pack(np.maximum(ids, 0), self.model.info.n_experts)
+        ids = observer.selections(nodes + padding)
+        return None if ids is None else pack(np.maximum(ids[:nodes], 0), self.model.info.n_experts)
 
     def policy(self, spec: Spec) -> Policy:
         """The policy of a mode, with what it has learned; modes learn apart from each other, costs

@@ -83,7 +83,7 @@ class Ledger:
 
     def enter(self, done: Verified, policy: Policy, times: Times) -> CycleReport:
         """Has the costs and the policy learn from a cycle."""
-        rows, beliefs, draft = len(done.tree), policy.beliefs, done.draft
+        nodes, beliefs, draft = len(done.tree), policy.beliefs, done.draft
         observe_ms = self.overheads.observe_ms if done.observed else 0.0
         head_ms = draft.head_ms + draft.catch_up_ms
         outcome = Outcome(
@@ -103,14 +103,14 @@ class Ledger:
         waited_ms = done.waiting * self.overheads.position_ms if draft.levels else 0.0
         predicted_ms = waited_ms + observe_ms + done.looked_up * policy.planning_ms
         predicted_ms += self.costs[policy].cycle_ms(
-            rows,
+            outcome.rows,
             done.choice.union,
             done.context,
             self._before,
             draft.levels,
             policy.planning_ms,
         )
-        predicted_union = beliefs.per_layer(done.choice.union, rows)
+        predicted_union = beliefs.per_layer(done.choice.union, nodes)
         union = self._learn(outcome, policy)
         ended = time.perf_counter()
         self._learning_ms = (ended - times.committed) * 1e3
@@ -118,7 +118,8 @@ class Ledger:
         accepted = done.tree.source[done.path].tolist()
         return CycleReport(
             context=done.context,
-            rows=rows,
+            rows=nodes,
+            padding=done.choice.padding,
             accepted=len(done.path) - lines,
             committed=done.committed,
             union_per_layer=union,
@@ -196,12 +197,12 @@ class Ledger:
 
     def _learn(self, outcome: Outcome, policy: Policy) -> float:
         """Returns the cycle's mean union per layer, as expected where it was not observed."""
-        rows, beliefs = outcome.rows, policy.beliefs
+        nodes, rows, beliefs = len(outcome.tree), outcome.rows, policy.beliefs
         weighted = outcome.choice.union
-        union = beliefs.per_layer(weighted, rows)
+        union = beliefs.per_layer(weighted, nodes)
         if outcome.paid_union is not None:
             weighted = outcome.paid_union
-            union = beliefs.per_layer(weighted, rows)
+            union = beliefs.per_layer(weighted, nodes)
         elif outcome.experts is not None:
             per_layer = union_per_layer(outcome.experts)
             weighted = float(per_layer @ beliefs.layer_weights)

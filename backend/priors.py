@@ -46,7 +46,9 @@ def own_cost(measured: Measured | None, weights: FloatArray, top_k: int) -> Cycl
         context_ms=measured.context_by_rows(TREE_LIMIT),
         max_rows=TREE_LIMIT,
     )
-    return replace(cost, use_share=measured.use_share)
+    # Rows of a cache's missing experts pay for them again, and so would padding.
+    unions = None if measured.cached else cost.unions
+    return replace(cost, use_share=measured.use_share, unions=unions)
 
 
 def lines_that_pay(

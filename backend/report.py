@@ -14,7 +14,8 @@ class CycleReport:
     """One cycle; times in milliseconds.
 
     context: tokens of committed text before it.
-    rows: verified tokens, roots included, of which there is one a line. accepted: drafts committed.
+    rows: verified tokens, roots included, of which there is one a line. padding: rows decoded
+    beside them, since that was cheaper. accepted: drafts committed.
     union_per_layer: mean over layers of the experts that the rows used, layers weighing as much as
     their experts cost; 0 for a dense model; as expected where union_observed is False.
     predicted_union: the same as expected before.
@@ -45,6 +46,11 @@ class CycleReport:
     hits: int = 0
     misses: int = 0
     uploaded: int = 0
+    padding: int = 0
+
+    @property
+    def decoded(self) -> int:
+        return self.rows + self.padding
 
     @property
     def drafted(self) -> int:
@@ -71,6 +77,7 @@ class CycleMeans:
     hits: float = 0.0
     misses: float = 0.0
     uploaded: float = 0.0
+    padding: float = 0.0
 
     @property
     def hit_rate(self) -> float | None:

@@ -44,7 +44,7 @@ from .held import HeldExperts
 from .loading import Loaded, LoadOptions, load
 from .model import Progress
 
-FORMAT = 4
+FORMAT = 5
 State = dict[str, NDArray[np.generic]]
 
 
@@ -184,7 +184,7 @@ def _read(path: Path) -> State | None:
 
 
 def _cost_state(cost: CycleCost) -> State:
-    context_ms = np.zeros(0) if cost.context_ms is None else cost.context_ms
+    nothing = np.zeros(0)
     return {
         "cost/rows_ms": cost.rows_ms,
         "cost/expert_ms": cost.expert_ms,
@@ -192,7 +192,8 @@ def _cost_state(cost: CycleCost) -> State:
         "cost/level_ms": cost.level_ms,
         "cost/switch_ms": np.array(cost.switch_ms),
         "cost/settle_ms": np.array(cost.settle_ms),
-        "cost/context_ms": context_ms,
+        "cost/context_ms": nothing if cost.context_ms is None else cost.context_ms,
+        "cost/unions": nothing if cost.unions is None else cost.unions,
         "cost/use_share": np.array(cost.use_share),
     }
 
@@ -216,6 +217,7 @@ def _cost(state: State) -> CycleCost:
         float(cost["settle_ms"]),
         cost["context_ms"] if len(cost["context_ms"]) else None,
         float(cost["use_share"]),
+        unions=cost["unions"] if len(cost["unions"]) else None,
     )
 
 

@@ -9,6 +9,15 @@ for a layer whose experts cost nothing extra (it lies on the GPU). llama.cpp reb
 the number of rows changes from one decode to the next: that is switch_ms. A GPU records the graph
 with the second decode of that number, which is settle_ms; until then it is told every kernel.
 
+Where the tables fall, a decode is padded: from 32 rows on ggml copies experts to the GPU instead of
+computing with them on the CPU, and with weights in pinned memory that takes less than the CPU does
+for 8. Further copies of a root bring no experts, so n nodes take
+
+    min over m >= n of rows_ms[m] + expert_ms[m] * U,
+
+which is not of T's form, since the best m hangs on U. It is chosen for the union that n nodes have
+in the mean (`CycleCost.padded`), and T is exact for the rows that are really decoded.
+
 With a cache of experts R on the GPU, only what is missing there is paid for, and every row that
 uses a missing expert pays again, since the CPU computes it row by row:
 
@@ -35,6 +44,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .experts import Bitsets, sizes, union_per_layer
 from .tree import FloatArray
@@ -101,6 +111,10 @@ class CycleCost:
     use_share:     what a row's use of a missing expert costs, as a share of that expert's own
                    price; of a machine with a cache of experts.
     resident:      uint64 [layer, word], the experts in the cache; None: there is none.
+    unions:        float64 [N + 1]; the weighted union that n different tokens have in the mean;
+                   None: decodes are not padded.
+    decoded:       int64 [N + 1], in tables by nodes that are verified: rows that they are decoded
+                   in. None: in as many.
     """
 
     rows_ms: FloatArray
@@ -112,10 +126,36 @@ class CycleCost:
     context_ms: FloatArray | None = None
     use_share: float = 0.0
     resident: Bitsets | None = None
+    unions: FloatArray | None = None
+    decoded: NDArray[np.int64] | None = None
 
     @property
     def max_rows(self) -> int:
         return len(self.rows_ms) - 1
+
+    def rows(self, nodes: int) -> int:
+        """Rows of the decode that verifies so many nodes, roots included."""
+        return nodes if self.decoded is None else int(self.decoded[nodes])
+
+    def padded(self) -> CycleCost:
+        """The same by nodes, where these are tables by rows; plain decoding stays as it is."""
+        if self.unions is None:
+            return self
+        nodes = np.arange(len(self.rows_ms))
+        ms = self.rows_ms + np.outer(self.unions, self.expert_ms)  # [nodes, rows]
+        ms[nodes[:, None] > nodes] = np.inf
+        # The fewest rows that are about the best.
+        decoded = (ms <= NEARLY * ms.min(axis=1, keepdims=True)).argmax(axis=1)
+        decoded[:2] = 0, 1
+        if (decoded == nodes).all():
+            return self
+        return replace(
+            self,
+            rows_ms=self.rows_ms[decoded],
+            expert_ms=self.expert_ms[decoded],
+            context_ms=None if self.context_ms is None else self.context_ms[decoded],
+            decoded=decoded,
+        )
 
     @property
     def around_ms(self) -> float:
@@ -162,8 +202,8 @@ class CycleCost:
         """The tables for one cycle, with `context_ms` and what switching costs folded into
         `rows_ms`.
 
-        context: tokens of committed text. extra_ms: float64 [N + 1], what switching to so many rows
-        adds; None: nothing.
+        context: tokens of committed text. extra_ms: float64 [N + 1], what switching adds; None:
+        nothing.
         """
         rows_ms = self.rows_ms.copy()
         if self.context_ms is not None:
@@ -174,12 +214,13 @@ class CycleCost:
 
     def behind(self, context: int, before: Before) -> CycleCost:
         """The same, for a cycle as it will take."""
-        extra_ms = np.full(len(self.rows_ms), self.switch_ms)
-        rows = min(before.rows, self.max_rows)
-        extra_ms[rows] = self.extra_ms(before.rows, before)
-        return self.at(context, extra_ms)
+        rows = np.arange(len(self.rows_ms)) if self.decoded is None else self.decoded
+        as_before_ms = self.extra_ms(before.rows, before)
+        return self.at(context, np.where(rows == before.rows, as_before_ms, self.switch_ms))
 
 
+# A decode is padded to no more rows than bring its time this near to the least.
+NEARLY = 1.05
 # Unions that are nearer to each other, in experts, tell nothing of what an expert costs.
 LEAST_APART = 0.1
 
@@ -238,7 +279,17 @@ def cost_from_points(
     floor_ms = _table(counts, floors, max_rows, least_slope=0.0)
     expert_ms = np.maximum(_table(counts, prices, max_rows, least_slope=-np.inf), 0.0)
     rows_ms = floor_ms - expert_ms * top_k * weight
-    return CycleCost(rows_ms, expert_ms, layer_weights, level_ms, switch_ms, settle_ms, context_ms)
+    widest = [max(point.union for point in points if point.rows == rows) for rows in counts]
+    return CycleCost(
+        rows_ms,
+        expert_ms,
+        layer_weights,
+        level_ms,
+        switch_ms,
+        settle_ms,
+        context_ms,
+        unions=np.interp(np.arange(max_rows + 1), counts, widest) * weight,
+    )
 
 
 def _table(

@@ -192,7 +192,7 @@ class DraftingRule:
         spent_ms: on the candidates. plain_ms: of a plain cycle, as plans are weighed. hoped: see
         `Switching.offer`.
         """
-        extra_ms, lines = self.switching.by_rows(), self._lines
+        extra_ms, lines = self.switching.by_nodes(), self._lines
         if extra_ms is None:
             return
         rows = int(np.count_nonzero(plan.keep))

@@ -35,7 +35,7 @@ def replay_oracle(
 ) -> list[ReplayedCycle]:
     """Every cycle as the oracle would plan it."""
     cycles: list[ReplayedCycle] = []
-    tokens, ms, before = 1.0, 0.0, PLAINLY
+    cost, tokens, ms, before = cost.padded(), 1.0, 0.0, PLAINLY
     held = None if cache is None else cache.begun
     for text in texts:
         at = 0
@@ -66,7 +66,7 @@ def replay_oracle(
             cycles.append(cycle)
             tokens += RATE_WEIGHT * (plan.committed - tokens)
             ms += RATE_WEIGHT * (plan.ms - ms)
-            before = before.then(len(tree))
+            before = before.then(cost.rows(len(tree)))
             at += committed
     return cycles
 

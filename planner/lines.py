@@ -15,6 +15,7 @@ def best_lines(cost: CycleCost, unions: FloatArray, most: int) -> int:
 
     unions: float64 [rows + 1], weighted union of experts to expect of so many lines' roots.
     """
+    cost = cost.padded()
     counts = range(1, max(1, min(most, cost.max_rows)) + 1)
     speeds = [n / cost.verify_ms(n, float(unions[n])) for n in counts]
     return next(n for n in counts if speeds[n - 1] >= NEAR * max(speeds))

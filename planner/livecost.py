@@ -62,7 +62,7 @@ class LiveCost:
         # uint64 [layer, word], the experts in the cache in this cycle; set where there is one.
         self.resident = table.resident
         self._table = table
-        self._now: CycleCost | None = table
+        self._now: CycleCost | None = table.padded()
         # Single entries of lists are read faster than those of arrays.
         self._rows_ms: list[float] = table.rows_ms.tolist()
         self._expert_ms: list[float] = table.expert_ms.tolist()
@@ -95,7 +95,8 @@ class LiveCost:
 
     @property
     def now(self) -> CycleCost:
-        """The tables, corrected by what was measured."""
+        """The tables, corrected by what was measured, by nodes that are verified. Everything else
+        here is told the rows that were or will be decoded (`rows`)."""
         if self._stale:
             self._refresh()
         if self._now is None:
@@ -111,8 +112,12 @@ class LiveCost:
                 switch_ms=table.switch_ms * switch,
                 settle_ms=table.settle_ms * switch,
                 context_ms=None if table.context_ms is None else table.context_ms * factors,
-            )
+            ).padded()
         return self._now
+
+    def rows(self, nodes: int) -> int:
+        """Rows of the decode that verifies so many nodes."""
+        return self.now.rows(nodes)
 
     def verify_ms(
         self, rows: int, union: float, context: int, before: Before | None = None

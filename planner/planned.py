@@ -222,6 +222,10 @@ class Planned:
         return nodes, BRANCHING
 
     def choose(self, tree: DraftTree) -> Choice:
+        choice = self._chosen(tree)
+        return replace(choice, padding=self.live.rows(len(choice.chances)) - len(choice.chances))
+
+    def _chosen(self, tree: DraftTree) -> Choice:
         n = tree.n_lines
         if len(tree) == n:
             return Choice(np.ones(n, np.bool_), np.ones(n), self.beliefs.expected_union(n))
@@ -324,10 +328,10 @@ class Planned:
         """A decode of the roots alone."""
         return self._ms(self._lines)
 
-    def _ms(self, rows: int) -> float:
-        """A decode of so many rows, that bring no experts, as plans are weighed."""
-        steady_ms = self.live.verify_ms(rows, self._root_union, self._context)
-        return steady_ms + self.rule.switching.extra_ms(rows)
+    def _ms(self, nodes: int) -> float:
+        """A decode of so many nodes, that bring no experts, as plans are weighed."""
+        steady_ms = self.live.verify_ms(self.live.rows(nodes), self._root_union, self._context)
+        return steady_ms + self.rule.switching.extra_ms(nodes)
 
     def _spent_ms(self, levels: Levels) -> float:
         """Time of drafting and planning levels."""
@@ -337,7 +341,7 @@ class Planned:
         """By rows alone: for plans without a forecast, the unions that so many rows have in the
         mean; before a forecast, free experts, so that what cannot pay even then needs none."""
         if self._folded is None:
-            folded = self.live.now.at(self._context, self.rule.switching.by_rows())
+            folded = self.live.now.at(self._context, self.rule.switching.by_nodes())
             self._folded = replace(folded, resident=self.live.resident)
         cost = self._folded
         unions = self.beliefs.expected_unions[: cost.max_rows + 1]

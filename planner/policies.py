@@ -32,13 +32,15 @@ class Choice:
     """The subtree to verify, and what is expected of it.
 
     keep: bool [n]. chances: float64 [kept], of being committed. union: weighted union expected.
-    forecast: of the kept nodes; None where the mode does not forecast.
+    forecast: of the kept nodes; None where the mode does not forecast. padding: further rows to
+    decode, copies of a root.
     """
 
     keep: BoolArray
     chances: FloatArray
     union: float
     forecast: ExpertForecast | None = None
+    padding: int = 0
 
     @property
     def committed(self) -> float:
@@ -76,7 +78,8 @@ class Outcome:
 
     @property
     def rows(self) -> int:
-        return len(self.tree)
+        """That were decoded."""
+        return len(self.tree) + self.choice.padding
 
     @property
     def planned(self) -> int:

@@ -37,8 +37,9 @@ class ReplayedCycle:
     """predicted_*: what was expected of it. union: weighted, as really used; with a cache of
     experts, as paid for.
 
-    looked_up: whether some of what lookups found was verified. used, hits: pairs of row and expert,
-    and how many were resident; uploads: experts loaded behind it. These of machines with a cache.
+    padding: rows beside those. looked_up: whether some of what lookups found was verified. used,
+    hits: pairs of row and expert, and how many were resident; uploads: experts loaded behind it.
+    These of machines with a cache.
     """
 
     rows: int
@@ -50,6 +51,7 @@ class ReplayedCycle:
     predicted_union: float
     predicted_ms: float
     observed: bool
+    padding: int = 0
     looked_up: bool = False
     used: int = 0
     hits: int = 0
@@ -222,7 +224,7 @@ def replay(
         if cache is not None and held is not None:
             held, cycle = cache.behind(held, cycle, experts)
         cycles.append(cycle)
-        before = before.then(cycle.rows)
+        before = before.then(cycle.rows + cycle.padding)
         for steps, n, index in zip(going, taken, indices, strict=True):
             index.extend([int(step.tree.tokens[0]) for step in steps[:n]])
         left = [steps[n:] for steps, n in zip(going, taken, strict=True)]
@@ -288,11 +290,12 @@ def _cycle(
         planning_ms += planned * FORECAST_MS
     # A cache of experts knows what was used.
     observe_ms = OBSERVE_MS * len(weights) if looked and cost.resident is None else 0.0
-    draft_ms, verify_ms = cost.draft_ms(levels), cost.verify_ms(len(tree), union)
+    rows = len(tree) + choice.padding
+    draft_ms, verify_ms = cost.draft_ms(levels), cost.verify_ms(rows, union)
     predicted = observe_ms + found.taken * policy.planning_ms
-    predicted += live.cycle_ms(len(tree), choice.union, context, before, levels, policy.planning_ms)
+    predicted += live.cycle_ms(rows, choice.union, context, before, levels, policy.planning_ms)
     seen = union if looked or cost.resident is not None else choice.union
-    live.learn_verify(len(tree), seen, context, before, verify_ms)
+    live.learn_verify(rows, seen, context, before, verify_ms)
     live.learn_draft(levels, draft_ms)
     policy.learn(
         Outcome(
@@ -319,6 +322,7 @@ def _cycle(
         predicted_union=choice.union,
         predicted_ms=predicted,
         observed=looked,
+        padding=choice.padding,
         looked_up=found.taken,
     )
     return cycle, [len(path) for path in paths], experts

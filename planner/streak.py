@@ -97,29 +97,36 @@ class Switching:
         """Cycles are of so many lines from now on."""
         self._roots = roots
 
-    def extra_ms(self, rows: int) -> float:
-        """What switching adds to a plan of so many rows in this cycle."""
-        return self._streak.extra_ms(self._live.now, rows, self.before, self._roots)
+    def extra_ms(self, nodes: int) -> float:
+        """What switching adds to a plan of so many nodes in this cycle."""
+        return self._extra_ms(nodes, self.before)
 
-    def charged_ms(self, rows: int) -> float:
-        """What it adds to a plan of so many rows beside a plain cycle."""
-        return self.extra_ms(rows) - self.extra_ms(self._roots)
+    def charged_ms(self, nodes: int) -> float:
+        """What it adds to a plan of so many nodes beside a plain cycle."""
+        return self.extra_ms(nodes) - self.extra_ms(self._roots)
 
-    def by_rows(self) -> FloatArray | None:
-        """float64 [max_rows + 1]: the same for all numbers of rows; None: nothing."""
+    def by_nodes(self) -> FloatArray | None:
+        """float64 [max_rows + 1]: the same for all numbers of nodes; None: nothing."""
         cost = self._live.now
         if not cost.around_ms:
             return None
+        rows = np.arange(cost.max_rows + 1) if cost.decoded is None else cost.decoded
         extra_ms = np.full(cost.max_rows + 1, self.extra_ms(0))
-        for rows in (self._roots, min(self.before.rows, cost.max_rows)):
-            extra_ms[rows] = self.extra_ms(rows)
+        for same in (cost.rows(self._roots), self.before.rows):
+            extra_ms[rows == same] = self._streak.extra_ms(
+                cost, same, self.before, cost.rows(self._roots)
+            )
         return extra_ms
 
     @property
     def entry_ms(self) -> float:
         """What it adds to a draft behind plain cycles."""
-        plainly = Before(self._roots)
-        return self._streak.extra_ms(self._live.now, self._roots + 1, plainly, self._roots)
+        plainly = Before(self._live.now.rows(self._roots))
+        return self._extra_ms(self._roots + 1, plainly)
+
+    def _extra_ms(self, nodes: int, before: Before) -> float:
+        cost = self._live.now
+        return self._streak.extra_ms(cost, cost.rows(nodes), before, cost.rows(self._roots))
 
     def hope(self, gain_ms: float, rows: int) -> None:
         """Notes by how much a head's drafts, of so many rows, are hoped to beat a plain cycle."""
@@ -137,7 +144,8 @@ class Switching:
     def passed(self, rows: int) -> None:
         """The cycle has ended, and verified so many."""
         if around_ms := self._live.now.around_ms:
-            cost, roots = self._live.now, self._roots
+            cost = self._live.now
+            roots = cost.rows(self._roots)
             self._streak.learn(self._offered_ms, around_ms)
             on = self.before.rows != roots and rows != roots
             self._streak.goes_on(cost.extra_ms(rows, self.before) if on else None, around_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,12 @@ Logits = NDArray[np.float32]
 Experts = NDArray[np.int32]
 
 
-def exact_engine(pair: tuple[Path, Path], rope: Rope | None = None, **options: Any) -> Engine:
+def exact_engine(
+    pair: tuple[Path, Path],
+    rope: Rope | None = None,
+    cost_profile: str | Path = "streamed",
+    **options: Any,
+) -> Engine:
     """A float32 model whose experts are all used, planned for a machine where drafts pay.
 
     Its KV cache is float32 too, and attention keeps it so: in float16, to which flash attention
@@ -31,7 +37,7 @@ def exact_engine(pair: tuple[Path, Path], rope: Rope | None = None, **options: A
         LoadOptions(
             model=model,
             head=head,
-            cost_profile="streamed",
+            cost_profile=str(cost_profile),
             threads=1,
             runtime=runtime,
             **options,
@@ -39,12 +45,21 @@ def exact_engine(pair: tuple[Path, Path], rope: Rope | None = None, **options: A
     )
 
 
+def falling_profile(path: Path) -> Path:
+    """Writes the costs of a machine on which many rows are cheaper than some, to be padded for."""
+    ms = {1: 10.0, 2: 18.0, 4: 30.0, 31: 60.0, 32: 12.0, 64: 13.0}
+    points = [{"rows": rows, "union": 8, "ms": of_rows} for rows, of_rows in ms.items()]
+    path.write_text(json.dumps({"points": points, "draft_level_ms": 0.1}))
+    return path
+
+
 @dataclass(frozen=True)
 class Step:
-    """One cycle. logits, experts: of the accepted path's rows, [row, vocab] and [row, layer, k]
-    with the experts of a layer in ascending order."""
+    """One cycle. rows: that were decoded. logits, experts: of the accepted path's, [row, vocab]
+    and [row, layer, k] with the experts of a layer in ascending order."""
 
     tree: DraftTree
+    rows: int
     path: list[int]
     logits: Logits
     experts: Experts
@@ -68,10 +83,15 @@ class Run:
         return np.concatenate([step.experts for step in self.steps])
 
 
-def observed_decode(engine: Engine, tree: DraftTree) -> tuple[Logits, Experts]:
-    """Logits and experts of all rows of a tree that is decoded behind the committed text."""
-    context = engine.context
-    return _observed(engine, len(tree), lambda: type(context).decode_tree(context, tree))
+def observed_decode(engine: Engine, tree: DraftTree, padding: int = 0) -> tuple[Logits, Experts]:
+    """Logits and experts of all nodes of a tree that is decoded behind the committed text."""
+    context, n = engine.context, len(tree)
+    logits, experts = _observed(
+        engine,
+        n + padding,
+        lambda: type(context).decode_tree(context, tree, padding=padding),
+    )
+    return logits[:n], experts[:n]
 
 
 def _observed(engine: Engine, rows: int, decode: Callable[[], None]) -> tuple[Logits, Experts]:
@@ -89,22 +109,22 @@ def _observed(engine: Engine, rows: int, decode: Callable[[], None]) -> tuple[Lo
 def record(engine: Engine, text: str, spec: str, sampling: Sampling, n: int) -> Run:
     """Generates `n` tokens in mode `spec` through the real engine, watching its context."""
     steps: list[Step] = []
-    seen: list[tuple[DraftTree, tuple[Logits, Experts]]] = []
+    seen: list[tuple[DraftTree, int, tuple[Logits, Experts]]] = []
     context = engine.context
 
-    def decode_tree(tree: DraftTree, _lines: Sequence[int]) -> None:
-        seen.append((tree, observed_decode(engine, tree)))
+    def decode_tree(tree: DraftTree, _lines: Sequence[int], padding: int) -> None:
+        seen.append((tree, len(tree) + padding, observed_decode(engine, tree, padding)))
 
     def commit(paths: Sequence[Sequence[int]]) -> None:
         (path,) = paths
-        tree, (logits, experts) = seen[-1]
-        steps.append(Step(tree, list(path), logits[path], experts[path]))
+        tree, rows, (logits, experts) = seen[-1]
+        steps.append(Step(tree, rows, list(path), logits[path], experts[path]))
         type(context).commit(context, paths)
 
     def decode_token(token: int, line: int) -> None:
         """A cycle in which nothing was worth drafting."""
         seen = _observed(engine, 1, lambda: type(context).decode_token(context, token, line))
-        steps.append(Step(DraftTree.of_root(token), [0], *seen))
+        steps.append(Step(DraftTree.of_root(token), 1, [0], *seen))
 
     context.decode_tree, context.commit = decode_tree, commit  # type: ignore[method-assign]
     context.decode_token = decode_token  # type: ignore[method-assign]
@@ -151,7 +171,7 @@ def replayed_steps(engine: Engine, run: Run) -> list[tuple[Logits, Experts]]:
     out = []
     for step in run.steps:
         tokens = step.tree.tokens[step.path]
-        n = len(step.tree)
+        n = step.rows
         chain = DraftTree(
             np.arange(-1, n - 1, dtype=np.int32),
             np.concatenate([tokens, np.full(n - len(tokens), tokens[-1], np.int32)]),

@@ -26,7 +26,7 @@ MEANS = {
     *("mean_acceptance_length", "rows_per_cycle", "union_per_layer"),
     *("draft_ms", "plan_ms", "verify_ms", "observe_ms", "union_observed"),
     *("predicted_cycle_ms", "measured_cycle_ms", "predicted_committed", "measured_committed"),
-    *("predicted_union", "hits", "misses", "uploaded"),
+    *("predicted_union", "hits", "misses", "uploaded", "padding"),
 }
 KEYS = MEANS | {
     *("mode", "tokens", "seconds", "tokens_per_second", "cycles", "ttft_ms", "same_text", "ratio")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specfit.planner import Before, CostPoint, CycleCost, cost_from_points
+from specfit.planner.cost import NEARLY
 
 LAYERS = np.ones(48)
 
@@ -119,6 +120,55 @@ def test_length_of_text_and_a_new_row_count_are_folded_in() -> None:
             assert verify_ms(folded, rows, 20) == pytest.approx(steady + rows + extra_ms)
             again = folded.behind(100, Before(64))
             assert again.rows_ms == pytest.approx(folded.rows_ms)
+
+
+# As measured with weights in pinned memory: from 32 rows on experts are copied to the GPU.
+FALLING = [
+    CostPoint(1, 8, 23.9),
+    CostPoint(4, 8, 75.0),
+    CostPoint(4, 14, 81.9),
+    CostPoint(31, 8, 200.0),
+    CostPoint(31, 23, 215.0),
+    CostPoint(32, 8, 43.0),
+    CostPoint(32, 21, 80.6),
+    CostPoint(64, 8, 47.0),
+    CostPoint(64, 24, 87.9),
+]
+
+
+def test_decodes_are_padded_where_more_rows_are_cheaper() -> None:
+    cost = tables(FALLING)
+    padded = cost.padded()
+    assert [padded.rows(nodes) for nodes in (1, 2, 4, 12, 31)] == [1, 2, 32, 32, 32]
+    assert verify_ms(padded, 12, 15) == verify_ms(cost, 32, 15)
+    assert padded.rows(32) == 32 and padded.rows(64) == 64
+
+
+@given(st.data())
+def test_padding_is_the_best_number_of_rows_there_is(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 12))
+    number = st.floats(0, 100)
+    rows_ms, expert_ms, unions, context_ms = (
+        np.array(data.draw(st.lists(number, min_size=n + 1, max_size=n + 1))) for _ in range(4)
+    )
+    cost = CycleCost(
+        rows_ms, expert_ms, np.ones(1), np.ones(1), context_ms=context_ms, unions=unions
+    )
+    padded = cost.padded()
+    for nodes in range(1, n + 1):
+        rows, union = padded.rows(nodes), float(unions[nodes])
+        assert nodes <= rows <= n
+        times = {more: cost.verify_ms(more, union) for more in range(nodes, n + 1)}
+        near = [more for more, ms in times.items() if ms <= NEARLY * min(times.values())]
+        assert rows == (1 if nodes == 1 else near[0])
+        for context in (0, 7):
+            for before in (Before(rows), Before(rows, repeated=False), Before(n + 1)):
+                by_rows, by_nodes = cost.behind(context, before), padded.behind(context, before)
+                assert by_nodes.verify_ms(nodes, 3.0) == by_rows.verify_ms(rows, 3.0)
+
+
+def test_without_a_fall_nothing_is_padded() -> None:
+    assert tables(MEASURED).padded().decoded is None
 
 
 @given(st.data())

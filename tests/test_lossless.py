@@ -14,7 +14,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recording import Run, exact_engine, flips, plain_rows, record, replayed_steps
+from recording import (
+    Run,
+    exact_engine,
+    falling_profile,
+    flips,
+    plain_rows,
+    record,
+    replayed_steps,
+)
 
 from specfit.backend import Engine, LoadOptions, Sampling
 from specfit.models import bundled_head
@@ -89,6 +97,22 @@ def test_text_is_equal_where_nothing_can_flip(exact: Engine, mode: str, sampling
         assert np.abs(run.logits - plain).max() < 1e-3
         accepted += sum(len(step.path) - 1 for step in run.steps)
     assert accepted > 20, "the test means nothing if no draft is accepted"
+
+
+def test_padded_decodes_change_no_text(exact_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    profile = falling_profile(tmp_path / "falling.json")
+    padded = accepted = 0
+    with exact_engine(exact_pair, cost_profile=profile) as engine:
+        for prompt in PROMPTS[:3]:
+            off = record(engine, prompt, "off", SAMPLED, 48)
+            run = record(engine, prompt, "specfit", SAMPLED, 48)
+            assert run.tokens == off.tokens
+            plain, _ = plain_rows(engine, off.prompt, off.tokens[:-1])
+            assert np.abs(run.logits - plain).max() < 1e-3
+            assert all(step.rows in (1, 2) or step.rows >= 32 for step in run.steps)
+            padded += sum(step.rows > len(step.tree) for step in run.steps)
+            accepted += sum(len(step.path) - 1 for step in run.steps)
+    assert padded > 10 and accepted > 10
 
 
 # Largest change of a logit by re-batching alone, no expert flipped: see LOG.md.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -93,11 +94,22 @@ def test_all_rows_are_charged_as_each_one() -> None:
     for roots, before in product((1, 3), (PLAINLY, Before(2), Before(3, repeated=False))):
         switching.turn_to(roots)
         switching.before = before
-        charged = switching.by_rows()
+        charged = switching.by_nodes()
         assert charged is not None
         assert charged[1:].tolist() == [switching.extra_ms(rows) for rows in range(1, 9)]
     free = Switching(Streak(), LiveCost(cost(0.0, 0.0), follows=False))
-    assert free.by_rows() is None
+    assert free.by_nodes() is None
+
+
+def test_decodes_that_are_padded_alike_cost_no_switch() -> None:
+    table = replace(cost(2.0, 3.0), rows_ms=np.array([9.0, 1, 2, 3, 4, 5, 6, 2, 2]))
+    switching = Switching(Streak(), LiveCost(replace(table, unions=np.zeros(9)), follows=False))
+    switching.before = Before(7)  # of any 3 to 7 nodes
+    charged = switching.by_nodes()
+    assert charged is not None
+    assert charged[1:].tolist() == [switching.extra_ms(nodes) for nodes in range(1, 9)]
+    assert charged[3:8].tolist() == [0.0] * 5
+    assert charged[2] == charged[8] == 5.0
 
 
 def charge_after(cycles: int, hoped_ms: float, found_ms: float, *, hoped: bool) -> float:

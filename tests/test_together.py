@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recording import exact_engine
+from recording import exact_engine, falling_profile
 
 from specfit.backend import Engine, Generation, LoadOptions, Sampling, Spec
 from specfit.backend.errors import SpecfitError
@@ -59,6 +59,23 @@ def test_answers_are_those_that_are_given_alone(exact: Engine, mode: str, temp: 
     assert widest == 3 if mode == "off" else widest > 4
     for one in asked:
         assert one.report.text == "".join(exact.model.piece(t).decode() for t in one.tokens)
+
+
+def test_padding_leaves_the_answers_of_all_lines_alone(
+    exact_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    profile = falling_profile(tmp_path / "falling.json")
+    with exact_engine(exact_pair, ctx=256, lines=5, cost_profile=profile) as engine:
+        runs = {}
+        for mode in ("off", "specfit"):
+            runs[mode] = list(generations(engine, mode, 0.8))
+            for _ in together(engine, runs[mode], engine.policy(Spec.parse(mode))):
+                pass
+        cycles = {mode: [c for one in run for c in one.cycles] for mode, run in runs.items()}
+    assert [one.tokens for one in runs["specfit"]] == [one.tokens for one in runs["off"]]
+    assert not any(cycle.padding for cycle in cycles["off"])
+    assert all(cycle.decoded in (1, 2) or cycle.decoded >= 32 for cycle in cycles["specfit"])
+    assert any(cycle.lines > 1 and cycle.padding for cycle in cycles["specfit"])
 
 
 @pytest.mark.parametrize(
