@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from .entry import AppError
 from .prompts import Prompt
 
 # Calibration wants the least; the most is because every mode has as much.
@@ -18,6 +19,8 @@ def context_for(model: Path | None, prompts: Sequence[Prompt], answer: int) -> i
 
     Counted by the model's vocabulary, before there is a context that it could be loaded with. A
     prompt that the chat template makes more of than is allowed for is refused later.
+
+    Raises AppError for a prompt that cannot fit, before minutes of loading and measuring.
     """
     import llama_cpp.llama_cpp as llama
 
@@ -39,10 +42,18 @@ def context_for(model: Path | None, prompts: Sequence[Prompt], answer: int) -> i
     def count(text: bytes) -> int:
         return -int(llama.llama_tokenize(vocab, text, len(text), None, 0, False, True))
 
-    longest = max(
-        sum(count(message["content"].encode()) + OF_A_MESSAGE for message in prompt.messages)
-        for prompt in prompts
-    )
+    contents = [
+        sum(count(message["content"].encode()) for message in prompt.messages) for prompt in prompts
+    ]
     llama.llama_model_free(handle)
+    longest, most = 0, min(MOST_CTX, trained)
+    for prompt, tokens in zip(prompts, contents, strict=True):
+        if tokens + answer > most:
+            raise AppError(
+                f"{prompt.id}, line {prompt.number}: prompt and answer need more than "
+                f"{tokens + answer} tokens, and a mode is given at most {most} here; name -c in "
+                "--placement, lower -n, or leave the prompt out"
+            )
+        longest = max(longest, tokens + OF_A_MESSAGE * len(prompt.messages))
     needed = -(-(longest + OF_A_TEMPLATE + answer) // CTX_STEP) * CTX_STEP
-    return min(max(needed, LEAST_CTX), MOST_CTX, trained)
+    return min(max(needed, LEAST_CTX), most)

@@ -217,8 +217,14 @@ def test_a_context_holds_the_longest_prompt_and_no_more_than_it_may(engine):
     needed = engine.count_tokens(words.messages) + 40
     assert needed <= context_for(None, [PROMPT, words], 40) <= needed + 2 * CTX_STEP
     assert context_for(None, [PROMPT], 40) == LEAST_CTX
-    most = Prompt(4, 4, ({"role": "user", "content": "Why is the sky blue? " * 2000},))
-    assert context_for(None, [most], 40) == MOST_CTX
+    nearly = Prompt(4, 4, ({"role": "user", "content": "Why is the sky blue? " * 270},))
+    assert context_for(None, [nearly], 40) == MOST_CTX
+
+
+def test_a_prompt_that_cannot_fit_is_named_before_anything_is_loaded():
+    too_long = Prompt(4, "chat", ({"role": "user", "content": "Why is the sky blue? " * 2000},))
+    with pytest.raises(AppError, match=r"chat, line 4: .* at most 2048 here"):
+        context_for(None, [PROMPT, too_long], 40)
 
 
 def test_a_prompt_that_does_not_fit_is_named_by_its_kind(bundled_engine):
