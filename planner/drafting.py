@@ -55,28 +55,31 @@ class DraftingRule:
         self._chains: list[float] = []
         self._asked = self._cycle = 0
         self._finds = False
-        self._tokens = 1.0
-        self._ms = live.now.verify_ms(1, root_union)
-        self._spared_ms = FIRST_SPARED * self._ms
+        # Tokens of a cycle, and how many plain ones it takes; and the time of one at present.
+        self._tokens = self._taken = 1.0
+        self._plain_ms = live.now.verify_ms(1, root_union)
+        self._spared_ms = FIRST_SPARED * self._plain_ms
         self.gains, self.switching = gains, Switching(streak, live)
         self._trial_ms = self._decoding_ms = self._prepaid_ms = 0.0
         self.trying = False  # the level last allowed does not promise to pay
 
     @property
     def rate(self) -> float:
-        """Long-run tokens per ms, as predicted for the machine that is planned for."""
-        return self._tokens / self._ms
+        """Long-run tokens per ms, as predicted for the machine that is planned for: at what plain
+        decoding takes at present, since that may be another time soon, behind more text or with
+        other experts in a cache."""
+        return self._tokens / (self._taken * self._plain_ms)
 
-    def turn_to(self, lines: int, root_union: float) -> None:
-        """Cycles are of so many lines from now on."""
+    def turn_to(self, lines: int, root_union: float, context: int) -> None:
+        """The coming cycles are of so many lines, behind so many tokens of text."""
+        self._root_union = root_union
+        rows = self._live.rows(lines)
+        self._plain_ms = self._live.verify_ms(rows, root_union, context)
         if lines == self._lines:
-            self._root_union = root_union
             return
         self.switching.turn_to(lines)
-        before_ms = self._plain_ms(self._live.now)
         self._tokens *= lines / self._lines
-        self._lines, self._root_union = lines, root_union
-        self._ms *= self._plain_ms(self._live.now) / before_ms
+        self._lines = lines
         self._judged = (None, 0.0, False)
         self._surest = None
         self._chains = []
@@ -99,7 +102,7 @@ class DraftingRule:
             return False
         if not self._chains or self._asked % RECKONED == 0:
             cost = self._live.now
-            plain_ms = self._plain_ms(cost) - self.switching.entry_ms
+            plain_ms = self._roots_ms(cost) - self.switching.entry_ms
             chains = [cost.verify_ms(self._lines + n, self._root_union) for n in self._lengths]
             self._chains = [ms - plain_ms for ms in chains]
         self._asked += 1
@@ -114,7 +117,7 @@ class DraftingRule:
 
     def spare(self, ms: float) -> None:
         """Learns what a plan with what lookups found has spared, or taken in vain if negative."""
-        self._spared_ms = min(self._spared_ms + ms, MOST_SPARED * self._plain_ms(self._live.now))
+        self._spared_ms = min(self._spared_ms + ms, MOST_SPARED * self._plain_ms)
 
     def may_draft(self, planning_ms: float) -> bool:
         """Whether drafts that are certain to be accepted, and bring no experts, would pay.
@@ -123,7 +126,7 @@ class DraftingRule:
         """
         cost, (by, at_ms, _) = self._live.now, self._judged
         if by is not cost or not at_ms / NEARLY <= planning_ms <= at_ms * NEARLY:
-            plain = self._lines / self._plain_ms(cost)
+            plain = self._lines / self._roots_ms(cost)
             pays = any(
                 (self._lines + n) / self._chain_ms(cost, n, planning_ms) > plain
                 for n in self._lengths
@@ -136,7 +139,7 @@ class DraftingRule:
         and the time of a plain cycle."""
         cost = self._judged[0] or self._live.now
         if self._surest is None or self._surest[0] is not cost:
-            plain_ms = self._plain_ms(cost)
+            plain_ms = self._roots_ms(cost)
             extra_ms = {n: self._chain_ms(cost, n, planning_ms) - plain_ms for n in self._lengths}
             n = min(self._lengths, key=lambda n: extra_ms[n] / n)
             self._surest = (cost, Step(extra_ms[n], float(n), n), plain_ms)
@@ -209,9 +212,9 @@ class DraftingRule:
     def learn(self, committed: int, ms: float) -> None:
         """Learns from a finished cycle: tokens, and its time as predicted."""
         self._tokens += RATE_WEIGHT * (committed - self._tokens)
-        self._ms += RATE_WEIGHT * (ms - self._ms)
+        self._taken += RATE_WEIGHT * (ms / self._plain_ms - self._taken)
         self._decoding_ms += ms
-        if self._spared_ms < self._ms:
+        if self._spared_ms < self._plain_ms:
             self._spared_ms += TRIAL_SHARE * ms
 
     @property
@@ -219,7 +222,7 @@ class DraftingRule:
         """Of chains, behind one of the lines."""
         return range(1, min(LONGEST_CHAIN, self._max_rows - self._lines) + 1)
 
-    def _plain_ms(self, cost: CycleCost) -> float:
+    def _roots_ms(self, cost: CycleCost) -> float:
         return cost.verify_ms(self._lines, self._root_union)
 
     def _chain_ms(self, cost: CycleCost, drafts: int, planning_ms: float) -> float:

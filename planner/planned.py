@@ -18,7 +18,7 @@ from .livecost import LiveCost
 from .looking import Looking
 from .policies import FIRST_PLANNING_MS, NOTHING, Choice, Outcome, followed, widths_of
 from .reason import Reason
-from .resting import ANSWER, Resting
+from .resting import Resting
 from .search import Plan
 from .tree import DraftTree, FloatArray, IntArray
 
@@ -112,7 +112,7 @@ class Planned:
     def _turn_to(self, lines: int) -> None:
         self._lines = lines
         self._root_union = self.beliefs.expected_union(lines)
-        self.rule.turn_to(lines, self._root_union)
+        self.rule.turn_to(lines, self._root_union, self._context)
 
     def _turn_to_cycle(self, context: int, lines: int) -> None:
         self._context = context
@@ -167,12 +167,12 @@ class Planned:
         self._hopes.append((gain, worth))
         self._account.first = (self._first_ms(n) - plain_ms, hoped, plain_ms)
         self._waiting_ms = waiting * self._overheads.position_ms
-        # Caught up on once, the text serves all further cycles of the answer.
-        least = self.rule.rate * self._waiting_ms / ANSWER
+        # Caught up on once, the text serves all further drafts of the answer.
+        least = self.rule.rate * self._waiting_ms / self._resting.drafted
         ms = self._spent_ms([(0,) * n]) + self._waiting_ms
         goes_on = self.rule.goes_on(0, gain, ms, least)
         self._account.trial = self.rule.trying
-        return goes_on
+        return self._resting.drafts(now=goes_on)
 
     def _beside(self, hopes: FloatArray) -> tuple[float, float, list[int]]:
         """The gain of the head's first drafts beside what lookups found, the worth of that, and the

@@ -18,6 +18,8 @@ from .drafting import DraftingRule
 
 # Cycles of an answer, for want of knowing; and a cycle's weight in the running mean.
 ANSWER, WEIGHT = 200, 1 / 200
+# Cycles of an answer in which heads draft, if they do in any, at first; and an answer's weight.
+DRAFTED, ANSWER_WEIGHT = 20.0, 1 / 4
 
 
 class Resting:
@@ -27,6 +29,8 @@ class Resting:
         self._overheads = overheads
         self._first_promise = promise
         self._promises: dict[int, float] = {}  # by the number of lines
+        self.drafted = DRAFTED  # cycles that share what catching up on a prompt takes
+        self._drafted = 0  # so far, in this answer
 
     def learn(self, lines: int, gain: float) -> None:
         """Learns what was expected of the first level behind the roots of a cycle."""
@@ -34,12 +38,20 @@ class Resting:
         if promise is not None:
             self._promises[lines] = promise + WEIGHT * (max(0.0, gain) - promise)
 
+    def drafts(self, *, now: bool) -> bool:
+        """Notes whether heads draft in a cycle; that is what it returns."""
+        self._drafted += now
+        return now
+
     def wakes(self, rule: DraftingRule, lines: int, missing_ms: float, look_ms: float) -> bool:
         """Whether drafts may be wanted in the coming answer, one of so many at a time.
 
         missing_ms: what it takes to process text anew whose features were not kept. look_ms: to
         draft for the first time behind the prompt.
         """
+        if self._drafted:
+            self.drafted += ANSWER_WEIGHT * (self._drafted - self.drafted)
+            self._drafted = 0
         if lines not in self._promises:
             self._promises[lines] = self._first_promise()
         features_ms = self._overheads.features_ms

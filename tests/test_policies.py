@@ -87,6 +87,14 @@ class TestDraftingRule:
         self.run(rule, 300, gained=0.5)
         assert self.run(rule, 100, gained=0.5) == 100
 
+    def test_plans_are_weighed_by_what_plain_decoding_takes_at_present(self) -> None:
+        rule = rule_for(replace(cost(1.0), context_ms=np.full(65, 0.021)))
+        for _ in range(500):
+            rule.learn(2, 1.5 * 21.0)
+        assert rule.rate == pytest.approx(2 / (1.5 * 21.0), rel=1e-3)
+        rule.turn_to(1, 0.0, 1000)
+        assert rule.rate == pytest.approx(2 / (1.5 * 42.0), rel=1e-3)
+
     def test_predictions_that_are_always_too_low_are_corrected(self) -> None:
         rule = rule_for(cost(5.0))
         assert not rule.goes_on(1, -0.1, 1.0)
@@ -174,6 +182,20 @@ class TestResting:
         policy = specfit(self.cheap, Overheads(position_ms=1.0))
         assert policy.begin(0, [0], waiting=100)
         assert not policy.begin(0, [0], waiting=20_000)
+
+    def test_where_few_cycles_of_an_answer_draft_they_pay_for_its_prompt(self) -> None:
+        policy = specfit(self.cheap, Overheads(position_ms=1.0))
+
+        def drafts_behind_a_prompt(after: int) -> bool:
+            """Having drafted in so many cycles of each of some answers."""
+            for _ in range(20):
+                policy.tracks(100, missing_ms=0.0)
+                assert all(policy.begin(0, [0]) for _ in range(after))
+            policy.tracks(100, missing_ms=0.0)
+            return policy.begin(0, [0], waiting=100)
+
+        assert not drafts_behind_a_prompt(after=2)
+        assert drafts_behind_a_prompt(after=60)
 
     def test_a_trial_counts_for_all_that_it_took(self) -> None:
         def trials(catch_up_ms: float) -> int:
