@@ -2,7 +2,8 @@
 
 A cell is a placement and a kind of prompts. A visit loads a placement in a process of its own and
 plays rounds: one prompt under all modes that still need it, in turns. The first visit plays one
-round of every kind; later ones go on until the loading is a small part of them.
+round of every kind, or takes its share of the time, if that has an end: loading again is dear.
+Later ones go on until the loading is a small part of them.
 """
 
 from __future__ import annotations
@@ -93,8 +94,10 @@ def measure(
         if not waiting:
             break
         placement = min(waiting, key=lambda one: len(store.results.rounds_of(one.name)))
+        new = [one for one in waiting if not store.results.visits_of(one.name)]
+        part_s = budget.part(max(1, len(new)))
         try:
-            _visit(plan, placement, store, beside, command, budget, interrupts)
+            _visit(plan, placement, store, beside, command, budget, part_s, interrupts)
         except AppError as error:
             failed[placement.name] = str(error)
     for placement in plan.placements:  # where nothing else is left to measure
@@ -144,8 +147,10 @@ def _visit(
     beside: Beside,
     command: str,
     budget: Budget,
+    part_s: float | None,
     interrupts: Interrupts,
 ) -> None:
+    """part_s: most of a first visit."""
     before = store.results.visits_of(placement.name)
     begun = budget.clock()
     every = [one for asked in plan.kinds.values() for one in asked]
@@ -181,13 +186,16 @@ def _visit(
         rounds = 0
         while (cell := _next_cell(plan, store.results, placement.name)) is not None:
             asked, index, modes = cell
-            spent = budget.clock() - ready
-            enough = spent > LOADS_OF_A_VISIT * (ready - begun) if before else False
-            first_done = not before and rounds >= len(plan.kinds)
+            now = budget.clock()
             expected = sum(
                 _run_s(store.results, placement.name, mode, tokens, loaded) for mode in modes
             )
-            if enough or first_done or not budget.has(expected):
+            if before:
+                enough = now - ready > LOADS_OF_A_VISIT * (ready - begun)
+            else:
+                more = part_s is not None and now - begun + expected <= part_s
+                enough = rounds >= len(plan.kinds) and not more
+            if enough or not budget.has(expected):
                 break
             one = asked[index]
             process.say({"prompt": every.index(one), "modes": modes, "tokens": tokens})

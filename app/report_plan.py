@@ -72,6 +72,10 @@ class Budget:
     def has(self, seconds: float) -> bool:
         return self.deadline is None or self.clock() + seconds * MARGIN <= self.deadline
 
+    def part(self, parts: int) -> float | None:
+        """Seconds of one of so many equal parts of what is left; None: no end."""
+        return None if self.deadline is None else (self.deadline - self.clock()) / parts
+
 
 def parse_named(text: str, option: str) -> tuple[str, str]:
     """NAME and the rest of NAME=REST. Raises AppError for anything else."""
