@@ -2,12 +2,13 @@
 
 Cycles are timed as the engine runs them, drafting and planning left out: a tree is decoded, walked
 and committed, its features are taken. For every row count there is a tree of one token repeated,
-whose union of experts is narrow, and one of different tokens, whose union is wide. llama.cpp
-rebuilds its graph when the row count changes, and a GPU records it with the second equal decode: so
-only the last times of a visit to a shape are its own, and by how much the first and the second one
-exceed them, as plain cycles and single drafts take turns, is `switch_ms` and `settle_ms`. The head
-is timed between decodes, where it finds the caches as in a cycle. The result is kept in the user's
-cache folder under a key of all it depends on.
+whose union of experts is narrow, and one of different tokens, whose union is wide: about a text's,
+since they are tokens that texts are made of. llama.cpp rebuilds its graph when the row count
+changes, and a GPU records it with the second equal decode: so only the last times of a visit to a
+shape are its own, and by how much the first and the second one exceed them, as plain cycles and
+single drafts take turns, is `switch_ms` and `settle_ms`. The head is timed between decodes, where
+it finds the caches as in a cycle. The result is kept in the user's cache folder under a key of all
+it depends on.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ SWITCHES, SWITCHES_MS = (4, 24), 1500.0
 LEVEL_WIDTHS, LEVEL_ROUNDS, BRANCHING = (1, 2, 4, 8), 10, 8
 # A stored measurement that is off by more than this factor is taken again; less is followed.
 TOLERANCE = 3.0
-FORMAT = 6
+FORMAT = 7
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def measure(
         if progress is not None and not progress(fraction):
             raise SpecfitError("measuring this machine was cancelled")
 
-    text = np.random.default_rng(1).integers(0, context.model.n_vocab, PREFIX)
+    text = np.random.default_rng(1).choice(context.model.written, PREFIX)
     text = text[: max(1, context.ctx - 4 * STEADY)]
     context.tap(0, wanted=True)
     try:
@@ -259,7 +260,7 @@ def _context_ms(context: Context, token_s: float, held: HeldExperts | None = Non
     n_more = LONG_TEXT - n_text
     if token_s * n_more > 1 or not _has_room(context):
         return []
-    more = np.random.default_rng(2).integers(0, context.model.n_vocab, n_more)
+    more = np.random.default_rng(2).choice(context.model.written, n_more)
     context.decode_prompt(more.tolist())
     behind_much = _context_times(context, held)
     context.truncate(n_text)

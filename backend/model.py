@@ -7,9 +7,12 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
+import numpy as np
+from numpy.typing import NDArray
 
 from specfit.models.gguf_info import GgufInfo
 
@@ -133,6 +136,14 @@ class Model:
     def ends(self, token: int) -> bool:
         """Whether `token` ends a generation (EOS, end of turn …)."""
         return bool(llama.llama_vocab_is_eog(self.vocab, token))
+
+    @cached_property
+    def written(self) -> NDArray[np.int32]:
+        """The tokens that texts are made of; all, if the vocabulary does not tell. Those that only
+        fill it up choose experts as no text does."""
+        vocab, normal = self.vocab, llama.LLAMA_TOKEN_ATTR_NORMAL
+        tokens = [t for t in range(self.n_vocab) if llama.llama_vocab_get_attr(vocab, t) & normal]
+        return np.array(tokens or range(self.n_vocab), np.int32)
 
     @property
     def knows_thinking(self) -> bool:

@@ -18,6 +18,8 @@ from tinymodel import write_dense
 from tinytarget import target_forward, vocabulary
 
 from specfit.app.scale_model import main
+from specfit.backend.model import Model
+from specfit.backend.plan import Placement
 from specfit.models.eagle3 import Eagle3Head, TargetShape
 from specfit.models.embeddings import TokenEmbeddings
 from specfit.models.gguf_info import read_gguf_info
@@ -72,6 +74,16 @@ def test_a_larger_shape_computes_the_same_logits(small: SourceModel, large: Path
     want, got = logits(small.path, ids), logits(large, ids)
     assert want[:, vocabulary().written.numpy()].std() > 2
     assert np.abs(got[:, : small.n_vocab] - want).max() < 0.02
+
+
+def test_what_pads_the_vocabulary_is_not_taken_for_text(small: SourceModel, large: Path) -> None:
+    """Cycles are calibrated by tokens that texts are made of: padding would share experts."""
+    model = Model(read_gguf_info(large), Placement(0, 0))
+    assert model.n_vocab == small.n_vocab + 40
+    assert set(vocabulary().written.tolist()) <= set(model.written.tolist())
+    assert model.written.max() < small.n_vocab
+    assert not any(model.ends(token) for token in model.written.tolist())
+    model.close()
 
 
 def test_tokens_that_pad_the_vocabulary_are_never_chosen(small: SourceModel, large: Path) -> None:
