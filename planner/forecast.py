@@ -41,6 +41,8 @@ N_KINDS = 2 * FAMILIARITIES
 # At most so many drafts of a verified tree teach weights and probe; all teach the table.
 TEACHERS = 4
 PROBE_STEP = 0.02
+# From this depth on nothing is known of a node's parent, which tells least and takes most time.
+DEEP = 6
 GROWTH_STEP = 0.02
 # Rows that the usual shares of experts follow, at first and later, and the latest ones.
 FIRST_ROWS = 8
@@ -221,8 +223,10 @@ class Forecast:
             known.slots[:m], known.kinds[:m] = old.slots, old.kinds
         self._describe(known, m)
         depths = tree.depths
-        while m < n:  # level by level: a parent's experts come first
-            end = m + int(np.searchsorted(depths[m:], depths[m], "right"))
+        while m < n:  # level by level: a parent's experts come first, but not in long lookups
+            end = n
+            if depths[m] < DEEP:
+                end = m + int(np.searchsorted(depths[m:], depths[m], "right"))
             known.sets[m:end] = self._expected(known, slice(m, end))
             m = end
         return known

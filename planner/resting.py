@@ -17,7 +17,7 @@ from .cost import Overheads
 from .drafting import DraftingRule
 
 # Cycles of an answer, for want of knowing; and a cycle's weight in the running mean.
-ANSWER, WEIGHT = 200, 1 / 200
+ANSWER, WEIGHT = 200, 1 / 64
 # Cycles of an answer in which heads draft, if they do in any, at first; and an answer's weight.
 DRAFTED, ANSWER_WEIGHT = 20.0, 1 / 4
 
