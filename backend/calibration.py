@@ -49,6 +49,7 @@ CONTEXT_ROWS, LONG_TEXT = (1, 4, 16, 31, TREE_LIMIT - 1, TREE_LIMIT), 5 * PREFIX
 # Plain cycles and single drafts take turns so often, and no more often than within this time.
 SWITCHES, SWITCHES_MS = (4, 24), 1500.0
 LEVEL_WIDTHS, LEVEL_ROUNDS, BRANCHING = (1, 2, 4, 8), 10, 8
+LOOKS = 5
 # A stored measurement that is off by more than this factor is taken again; less is followed.
 TOLERANCE = 3.0
 FORMAT = 7
@@ -60,10 +61,10 @@ class Measured:
     nodes expanded; entry 0: the root's children, after two committed tokens. switch_ms, settle_ms:
     what the first and the second decode of another number of rows take more. context_ms: what a
     token of text before it adds to a cycle of CONTEXT_ROWS rows; empty if not measured. observe_ms:
-    what observing adds to a decode of 4 rows, 0 for a dense model. features_ms: what handing out
-    the head's features adds to one row. position_ms: the head's catching up on a position. cached:
-    with a cache of experts; unions are then of what is paid for, a use counting use_share of an
-    expert."""
+    what observing adds to a decode of 4 rows, 0 for a dense model; unsettled_ms: to those after it.
+    features_ms: what handing out the head's features adds to one row. position_ms: the head's
+    catching up on a position. cached: with a cache of experts; unions are then of what is paid for,
+    a use counting use_share of an expert."""
 
     points: list[CostPoint]
     level_ms: list[float]
@@ -73,12 +74,13 @@ class Measured:
     observe_ms: float
     features_ms: float
     position_ms: float
+    unsettled_ms: float
     cached: bool = False
     use_share: float = 0.0
 
     @property
     def overheads(self) -> Overheads:
-        return Overheads(self.observe_ms, self.features_ms, self.position_ms)
+        return Overheads(self.observe_ms, self.features_ms, self.position_ms, self.unsettled_ms)
 
     def union_by_rows(self, max_rows: int) -> FloatArray:
         """float64 [max_rows + 1]: mean union per layer that different tokens showed."""
@@ -182,7 +184,7 @@ def measure(
         switching_ms = _switching_ms(cycles, lambda fraction: done(0.7 + 0.1 * fraction))
         level_ms, position_ms = ([0.0], 0.0) if head is None else _head_ms(cycles, head)
         done(0.9)
-        observe_ms, features_ms = _observe_ms(cycles), _features_ms(cycles)
+        (observe_ms, unsettled_ms), features_ms = _observe_ms(cycles), _features_ms(cycles)
         unions = {shape: cycles.union(shape) for shape in steady}
         hits = {}
         if held is not None:  # not before, since then it is empty no more
@@ -201,7 +203,14 @@ def measure(
 
     points = [point(s[0], unions[s], typical(times)) for s, times in steady.items()]
     measured = Measured(
-        points, level_ms, *switching_ms, context_ms, observe_ms, features_ms, position_ms
+        points,
+        level_ms,
+        *switching_ms,
+        context_ms,
+        observe_ms,
+        features_ms,
+        position_ms,
+        unsettled_ms,
     )
     if held is None:
         return measured
@@ -323,20 +332,25 @@ def _head_ms(cycles: Cycles, head: Head) -> tuple[list[float], float]:
     return [float(ms) for ms in levels], min(catching_up)
 
 
-def _observe_ms(cycles: Cycles) -> float:
-    """What an armed decode of 4 rows takes more than an unarmed one (interleaved)."""
-    context = cycles.context
-    if context.observer is None:
-        return 0.0
-    spent: dict[bool, list[float]] = {True: [], False: []}
-    for _ in range(8):
-        for armed in (True, False):
+def _observe_ms(cycles: Cycles) -> tuple[float, float]:
+    """What an armed decode of 4 rows takes more than a steady one, and the two behind it: a graph
+    that is looked into is taken to pieces, and a GPU records it anew."""
+    observer, shape = cycles.context.observer, (4, False)
+    if observer is None:
+        return 0.0, 0.0
+    excess = []
+    for _ in range(LOOKS):
+        usual = typical(cycles.visit(shape)[1:])
+        times = []
+        for armed in (True, False, False):
             if armed:
-                context.observer.arm()
-            spent[armed].append(cycles.timed(cycles.tree((4, False))))
-            context.observer.disarm()
-            context.truncate(cycles.n_text)
-    return max(0.0, typical(spent[True][1:]) - typical(spent[False][1:]))
+                observer.arm()
+            times.append(cycles.timed(cycles.tree(shape)))
+            observer.disarm()
+            cycles.context.truncate(cycles.n_text)
+        excess.append((times[0] - usual, sum(times[1:]) - 2 * usual))
+    own, behind = np.maximum(np.median(excess, axis=0), 0.0).tolist()
+    return own, behind
 
 
 def _features_ms(cycles: Cycles) -> float:

@@ -66,13 +66,15 @@ class CostPoint:
 class Overheads:
     """What drafting takes beside its cycles, in milliseconds.
 
-    observe_ms:  observing the experts of a decode. features_ms: having a decode hand out features.
-    position_ms: the head's catching up on a position of text that was decoded without drafts.
+    observe_ms:  observing the experts of a decode; unsettled_ms: what the next ones take more.
+    features_ms: having a decode hand out features. position_ms: the head's catching up on a
+    position of text that was decoded without drafts.
     """
 
     observe_ms: float = 0.0
     features_ms: float = 0.0
     position_ms: float = 0.0
+    unsettled_ms: float = 0.0
 
 
 NO_OVERHEADS = Overheads()

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from .policies import LOOK_EVERY
 
-# Observing experts may take this share of the time, and so much at first.
+# Observing experts may take this share of the time; and at first so much, or so many looks.
 LOOKING_SHARE = 0.005
-FIRST_LOOKS_MS = 8.0
+FIRST_LOOKS_MS, FIRST_LOOKS = 8.0, 2
 
 
 class Looking:
-    """observe_ms: what a look takes."""
+    """look_ms: what a look takes, with what it adds to the decodes behind it."""
 
-    def __init__(self, observe_ms: float) -> None:
-        self._observe_ms = observe_ms
+    def __init__(self, look_ms: float) -> None:
+        self._look_ms = look_ms
+        self._first_ms = max(FIRST_LOOKS_MS, FIRST_LOOKS * look_ms)
         self._unseen = LOOK_EVERY  # cycles since the last look
         self._time_ms = self._looking_ms = 0.0
 
     def begins(self) -> bool:
         """Asked in every cycle that may be looked at: whether there is time for it."""
         self._unseen += 1
-        looking_ms = self._looking_ms + self._observe_ms
-        return looking_ms <= LOOKING_SHARE * self._time_ms + FIRST_LOOKS_MS
+        looking_ms = self._looking_ms + self._look_ms
+        return looking_ms <= LOOKING_SHARE * self._time_ms + self._first_ms
 
     @property
     def is_due(self) -> bool:
@@ -30,7 +31,7 @@ class Looking:
 
     def looked(self) -> None:
         self._unseen = 0
-        self._looking_ms += self._observe_ms
+        self._looking_ms += self._look_ms
 
     def passed(self, ms: float) -> None:
         """A cycle took so long."""

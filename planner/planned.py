@@ -57,7 +57,7 @@ class Planned:
         self.max_rows = min(max_rows, live.now.max_rows)
         self.ratio = ratio
         self._overheads = overheads
-        self._looking = Looking(overheads.observe_ms)
+        self._looking = Looking(overheads.observe_ms + overheads.unsettled_ms)
         self._lines = 1
         self._root_union = beliefs.expected_union(1)  # to expect of the lines' roots
         gains, streak = beliefs.gains, beliefs.streak

@@ -238,7 +238,9 @@ def test_a_calibration_is_kept_as_a_profile_that_plans_can_be_made_by(bundled_en
     path = tmp_path / "measured.json"
     path.write_text(
         json.dumps(
-            profile_of(Measured(points, [1.0, 2.0], 0.5, 0.7, [], 0.1, 0.2, 0.01), bundled_engine)
+            profile_of(
+                Measured(points, [1.0, 2.0], 0.5, 0.7, [], 0.1, 0.2, 0.01, 0.3), bundled_engine
+            )
         )
     )
     cost = load_profile(str(path), np.ones(10), 8)
