@@ -166,6 +166,7 @@ def profile_of(measured: Measured, engine: Engine) -> dict[str, Any]:
         "context_ms": measured.context_ms,
         "context_rows": list(CONTEXT_ROWS) if measured.context_ms else [],
         "observe_ms": measured.observe_ms,
+        "cached": measured.cached,
     }
 
 

@@ -89,7 +89,7 @@ class Context:
         self.n_past = [0] * lines
         # Of the sequences that are no line's: the line whose text each holds, and how much of it.
         self._spare = dict.fromkeys(range(lines, n_seq), (0, 0))
-        # Of the last tree decoded: its lines, the sequences of every node, and that of the padding.
+        # Of the last tree decoded: its lines, the sequences of every node, and those of padding.
         self._decoded: tuple[Sequence[int], list[list[int]], list[int]] = (), [], []
 
     def close(self) -> None:
@@ -138,16 +138,17 @@ class Context:
         """Decodes every node of `tree` behind the committed text, all with logits.
 
         lines: of this context, those that the tree's lines are. padding: further rows, copies of
-        the first root in a sequence of their own, which no node sees.
+        the first root, each in a sequence of its own that no node sees, so that it uses the root's
+        experts.
         """
-        carried, apart = self._sequences(tree, lines, padding=padding > 0)
+        carried, apart = self._sequences(tree, lines, padding)
         self._decoded = lines, carried, apart
         starts = np.array([self.n_past[line] for line in lines], np.int32)
         tokens, positions = tree.tokens, starts[tree.lines] + tree.depths
         if padding:
             copies = np.concatenate([np.arange(len(tree)), np.zeros(padding, np.intp)])
             tokens, positions = tokens[copies], positions[copies]
-        self._batch.fill_tree(tokens, positions, [*carried, *[apart] * padding])
+        self._batch.fill_tree(tokens, positions, [*carried, *([seq] for seq in apart)])
         self._decode()
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
@@ -254,12 +255,11 @@ class Context:
         return library.floats(library.get_logits_ith(self.handle, row), self.model.n_vocab)
 
     def _sequences(
-        self, tree: DraftTree, lines: Sequence[int], *, padding: bool
+        self, tree: DraftTree, lines: Sequence[int], padding: int
     ) -> tuple[list[list[int]], list[int]]:
         """The sequences that every node carries, one for each leaf below it, the likeliest first:
         for the first leaf of a line the line's own, for the others one that holds the line's
-        committed text, made so now. And such a one for padding behind the first line, if there
-        is some."""
+        committed text, made so now. And such ones for padding behind the first line."""
         free = list(self._spare)
         carried: list[list[int]] = [[] for _ in range(len(tree))]
         for path in leaf_paths(tree):
@@ -268,7 +268,7 @@ class Context:
                 seq = self._taken(free, line)
             for node in path:
                 carried[node].append(seq)
-        return carried, [self._taken(free, lines[0])] if padding else []
+        return carried, [self._taken(free, lines[0]) for _ in range(padding)]
 
     def _taken(self, free: list[int], line: int) -> int:
         """One of the free sequences, no longer among them, that holds the committed text of `line`:

@@ -271,9 +271,8 @@ class Engine:
     def settle(self, line: Line, token: int, rows: int) -> None:
         """Decodes so many rows behind a line's text, and drops them again: as if its own cycle had
         been the last one, where another line's was."""
-        before, tokens = line.n_past, np.full(rows, token, np.int32)
-        chain = DraftTree(np.arange(-1, rows - 1, dtype=np.int32), tokens, np.ones(rows))
-        self.context.decode_tree(chain, [line.number])
+        before = line.n_past
+        self.context.decode_tree(DraftTree.of_root(token), [line.number], padding=rows - 1)
         self.context.commit([[0]])
         line.truncate(before)
         if self._held is not None:

@@ -173,10 +173,13 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     if wanted is None and _keeps_one_state(model):
         wanted = 1
     auto = wanted is None
-    context, measured = new_context(wanted or 1, trees=auto or bool(drafters)), None
+    trees = auto or bool(drafters)
+    if steering is not None and not trees:  # nor what pads a decode
+        steering = replace(steering, unions=None)
+    context, measured = new_context(wanted or 1, trees=trees), None
     held = None if cache is None else _filled(cache, context, plan.cache)
     head = None if source is None else source.start(context)
-    if auto or drafters:
+    if trees:
         measured = calibrated(context, head, lambda fraction: share(0.9 + 0.1 * fraction), held)
     if held is not None:
         held.begin(uses_path(info))
@@ -187,7 +190,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         if head is not None:
             head.close()
         context.close()
-        context = new_context(lines, trees=bool(drafters))
+        context = new_context(lines, trees=trees)
         head = None if source is None else source.start(context)
     pair = info.path, None if head is None else _head_path(options)
     memory = memory_path(*pair, cached=held is not None) if drafters else None

@@ -42,7 +42,7 @@ class Cycles:
     def tree(self, shape: Shape) -> DraftTree:
         """A binary tree: about as bushy as what is verified."""
         rows, alike = shape
-        tokens = self.rng.choice(self.context.model.written, rows)
+        tokens = self.context.model.made_up(self.rng, rows)
         if alike:
             tokens[:] = tokens[0]
         parents = (np.arange(rows, dtype=np.int32) - 1) // 2

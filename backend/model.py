@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
@@ -33,6 +32,8 @@ CHATML = (
 )
 
 
+# Draws of tokens, of which a vocabulary may hold few that texts are made of.
+DRAWS = 200
 # Characters, at most and about; vocabularies have tokens of up to 256 spaces.
 LONGEST_TOKEN, USUAL_TOKEN = 512, 4
 
@@ -137,13 +138,20 @@ class Model:
         """Whether `token` ends a generation (EOS, end of turn …)."""
         return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
-    @cached_property
-    def written(self) -> NDArray[np.int32]:
-        """The tokens that texts are made of; all, if the vocabulary does not tell. Those that only
-        fill it up choose experts as no text does."""
-        vocab, normal = self.vocab, llama.LLAMA_TOKEN_ATTR_NORMAL
-        tokens = [t for t in range(self.n_vocab) if llama.llama_vocab_get_attr(vocab, t) & normal]
-        return np.array(tokens or range(self.n_vocab), np.int32)
+    def made_up(self, rng: np.random.Generator, n: int) -> NDArray[np.int32]:
+        """So many tokens at random of those that texts are made of: others, that only fill up a
+        vocabulary, choose experts as no text does. Of all, if it does not tell them apart."""
+        found: list[int] = []
+        for _ in range(DRAWS):
+            drawn = rng.integers(0, self.n_vocab, n).tolist()
+            found += [token for token in drawn if self._is_written(token)]
+            if len(found) >= n:
+                return np.array(found[:n], np.int32)
+        return rng.integers(0, self.n_vocab, n, dtype=np.int32)
+
+    def _is_written(self, token: int) -> bool:
+        attributes = llama.llama_vocab_get_attr(self.vocab, token)
+        return bool(attributes & llama.LLAMA_TOKEN_ATTR_NORMAL)
 
     @property
     def knows_thinking(self) -> bool:

@@ -6,11 +6,13 @@ as the model's own, so that drafting keeps its true share of a cycle. A profile 
 per row count may borrow an expert's price: "expert_price": {"profile": NAME, "share": part of it}.
 As calibration finds them, it may have "level_ms" (by nodes expanded, instead of
 "draft_level_ms"), "switch_ms" and "settle_ms", and "context_ms" at "context_rows"; see `Measured`.
+Decodes are not padded where it is "cached".
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +79,7 @@ def _cost(profile: dict[str, Any], layer_weights: FloatArray, max_rows: int) -> 
     extras = np.array([draft_ms, switch_ms, settle_ms, *level_ms, *by_text])
     if not (np.isfinite(extras).all() and (extras >= 0).all() and top_k >= 1):
         raise ValueError("times of drafting, switching, context must not be negative, nor top_k 0")
-    return cost_from_points(
+    cost = cost_from_points(
         [CostPoint(int(p["rows"]), float(p["union"]), float(p["ms"])) for p in profile["points"]],
         top_k=top_k,
         layer_weights=weights,
@@ -88,3 +90,4 @@ def _cost(profile: dict[str, Any], layer_weights: FloatArray, max_rows: int) -> 
         context_ms=context_ms,
         default_expert_ms=price,
     )
+    return replace(cost, unions=None) if profile.get("cached") else cost

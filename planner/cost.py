@@ -11,7 +11,7 @@ with the second decode of that number, which is settle_ms; until then it is told
 
 Where the tables fall, a decode is padded: from 32 rows on ggml copies experts to the GPU instead of
 computing with them on the CPU, and with weights in pinned memory that takes less than the CPU does
-for 8. Further copies of a root bring no experts, so n nodes take
+for 8. Further copies of a root use its experts, so n nodes take
 
     min over m >= n of rows_ms[m] + expert_ms[m] * U,
 
@@ -139,15 +139,20 @@ class CycleCost:
         """Rows of the decode that verifies so many nodes, roots included."""
         return nodes if self.decoded is None else int(self.decoded[nodes])
 
-    def padded(self) -> CycleCost:
-        """The same by nodes, where these are tables by rows; plain decoding stays as it is."""
+    def padded(self, context: int = 0) -> CycleCost:
+        """The same by nodes, where these are tables by rows, for decodes behind so much text; plain
+        decoding of one line stays as it is."""
         if self.unions is None:
             return self
         nodes = np.arange(len(self.rows_ms))
-        ms = self.rows_ms + np.outer(self.unions, self.expert_ms)  # [nodes, rows]
+        rows_ms = self.rows_ms
+        if self.context_ms is not None:
+            rows_ms = rows_ms + self.context_ms * context
+        ms = rows_ms + np.outer(self.unions, self.expert_ms)  # [nodes, rows]
         ms[nodes[:, None] > nodes] = np.inf
-        # The fewest rows that are about the best.
-        decoded = (ms <= NEARLY * ms.min(axis=1, keepdims=True)).argmax(axis=1)
+        # The fewest rows that are about the best; a badly measured profile has times below zero.
+        best = ms.min(axis=1, keepdims=True)
+        decoded = (ms <= best + NEAR * abs(best)).argmax(axis=1)
         decoded[:2] = 0, 1
         if (decoded == nodes).all():
             return self
@@ -156,6 +161,7 @@ class CycleCost:
             rows_ms=self.rows_ms[decoded],
             expert_ms=self.expert_ms[decoded],
             context_ms=None if self.context_ms is None else self.context_ms[decoded],
+            unions=None,
             decoded=decoded,
         )
 
@@ -221,8 +227,8 @@ class CycleCost:
         return self.at(context, np.where(rows == before.rows, as_before_ms, self.switch_ms))
 
 
-# A decode is padded to no more rows than bring its time this near to the least.
-NEARLY = 1.05
+# A decode is padded to no more rows than bring its time this near to the least, as a share.
+NEAR = 0.05
 # Unions that are nearer to each other, in experts, tell nothing of what an expert costs.
 LEAST_APART = 0.1
 

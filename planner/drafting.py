@@ -72,14 +72,12 @@ class DraftingRule:
 
     def turn_to(self, lines: int, root_union: float, context: int) -> None:
         """The coming cycles are of so many lines, behind so many tokens of text."""
-        self._root_union = root_union
-        rows = self._live.rows(lines)
-        self._plain_ms = self._live.verify_ms(rows, root_union, context)
-        if lines == self._lines:
+        before, self._root_union, self._lines = self._lines, root_union, lines
+        self._stand(context)
+        if lines == before:
             return
         self.switching.turn_to(lines)
-        self._tokens *= lines / self._lines
-        self._lines = lines
+        self._tokens *= lines / before
         self._judged = (None, 0.0, False)
         self._surest = None
         self._chains = []
@@ -198,24 +196,31 @@ class DraftingRule:
         extra_ms, lines = self.switching.by_nodes(), self._lines
         if extra_ms is None:
             return
-        rows = int(np.count_nonzero(plan.keep))
-        ms = plan.ms - float(extra_ms[rows])
-        if rows == lines:
+        nodes = int(np.count_nonzero(plan.keep))
+        ms = plan.ms - float(extra_ms[nodes])
+        if nodes == lines:
             cost = replace(drafts.cost, rows_ms=drafts.cost.rows_ms - extra_ms)
             cost = without_experts(cost, unions)
             plan = drafts.searched(NOTHING, drafts.chances, None, cost, spent_ms)
-            rows, ms = int(np.count_nonzero(plan.keep)), plan.ms
+            nodes, ms = int(np.count_nonzero(plan.keep)), plan.ms
         plain_ms -= float(extra_ms[lines])
         gain_ms = (plan.committed - lines) / self.rate - (ms - plain_ms)
-        self.switching.offer(gain_ms, hoped=hoped, drafts=rows > lines)
+        self.switching.offer(gain_ms, hoped=hoped, drafts=nodes > lines)
 
-    def learn(self, committed: int, ms: float) -> None:
-        """Learns from a finished cycle: tokens, and its time as predicted."""
+    def learn(self, committed: int, ms: float, context: int) -> None:
+        """Learns from a finished cycle: tokens, its time as predicted, and the text before it."""
+        self._stand(context)
         self._tokens += RATE_WEIGHT * (committed - self._tokens)
         self._taken += RATE_WEIGHT * (ms / self._plain_ms - self._taken)
         self._decoding_ms += ms
         if self._spared_ms < self._plain_ms:
             self._spared_ms += TRIAL_SHARE * ms
+
+    def _stand(self, context: int) -> None:
+        """Takes the time of a plain cycle behind so much text."""
+        self._live.turn_to(context)
+        rows = self._live.rows(self._lines)
+        self._plain_ms = self._live.verify_ms(rows, self._root_union, context)
 
     @property
     def _lengths(self) -> range:

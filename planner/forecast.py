@@ -41,7 +41,7 @@ N_KINDS = 2 * FAMILIARITIES
 # At most so many drafts of a verified tree teach weights and probe; all teach the table.
 TEACHERS = 4
 PROBE_STEP = 0.02
-# From this depth on nothing is known of a node's parent, which tells least and takes most time.
+# From this depth on a node's parent, which tells least, is not asked: level by level takes long.
 DEEP = 6
 GROWTH_STEP = 0.02
 # Rows that the usual shares of experts follow, at first and later, and the latest ones.
@@ -257,8 +257,8 @@ class Forecast:
         """Sets of the nodes of a level."""
         slots, weights = known.slots[level], self._weights[known.kinds[level]]
         weights[:, 0] *= self._table.trust[slots]
-        if not level.start:
-            weights[:, 2] = 0.0  # nothing is known of a root's parent
+        depths = known.tree.depths[level]
+        weights[(depths == 0) | (depths >= DEEP), 2] = 0.0  # nothing is known of their parents
         by_token, by_probe, by_parent, by_context = weights.T[:, :, None]
         usual = 1 - by_token - by_parent - by_context
         parts = (known.codes[level] * by_probe, usual, by_context)

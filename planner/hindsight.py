@@ -60,6 +60,7 @@ def replay_oracle(
                 predicted_union=union,
                 predicted_ms=plan.ms,
                 observed=False,
+                padding=cost.rows(len(tree)) - len(tree),
             )
             if cache is not None and held is not None:
                 held, cycle = cache.behind(held, cycle, experts)

@@ -46,6 +46,8 @@ CLIP, SURPRISE_WEIGHT, LASTING = 2.5, 0.25, 1.2
 # Plain cycles are short, so up to so many are learned from at once: by their median, and earlier
 # when their excesses over what was predicted add up to ENOUGH predictions.
 TOGETHER, AT_LEAST, ENOUGH = 16, 3, 1.5
+# Less text makes no difference to how decodes are padded.
+SHORT = 256
 # Drafted cycles that are learned from at once: once a cycle Python works with cold caches.
 CYCLES = 4
 
@@ -63,6 +65,7 @@ class LiveCost:
         self.resident = table.resident
         self._table = table
         self._now: CycleCost | None = table.padded()
+        self._stretch = 0  # of text that decodes are padded for
         # Single entries of lists are read faster than those of arrays.
         self._rows_ms: list[float] = table.rows_ms.tolist()
         self._expert_ms: list[float] = table.expert_ms.tolist()
@@ -112,12 +115,20 @@ class LiveCost:
                 switch_ms=table.switch_ms * switch,
                 settle_ms=table.settle_ms * switch,
                 context_ms=None if table.context_ms is None else table.context_ms * factors,
-            ).padded()
+            ).padded(self._stretch)
         return self._now
 
     def rows(self, nodes: int) -> int:
         """Rows of the decode that verifies so many nodes."""
         return self.now.rows(nodes)
+
+    def turn_to(self, context: int) -> None:
+        """Decodes are behind so much text from now on: about, since it tells only how they are
+        padded, and tables are made anew."""
+        stretch = 1 << context.bit_length() - 1 if context >= SHORT else 0
+        if stretch != self._stretch:
+            self._stretch = stretch
+            self._now = None
 
     def verify_ms(
         self, rows: int, union: float, context: int, before: Before | None = None

@@ -27,7 +27,7 @@ def make_policy(
     """
     match spec.mode:
         case "off":
-            return Off(beliefs, max_rows)
+            return Off(beliefs, max_rows, live)
         case "chain":
             return Chain(beliefs, max_rows, *spec.numbers)
         case "eagle3":

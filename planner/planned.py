@@ -96,7 +96,7 @@ class Planned:
         if not self._may_draft:
             self._foresight.doubt()
             return False
-        self._turn_to(lines)
+        self._turn_to(prompt, lines)
         look_ms = self._spent_ms([(0,)]) + prompt * self._overheads.position_ms
         return self._resting.wakes(self.rule, lines, missing_ms, look_ms)
 
@@ -109,14 +109,13 @@ class Planned:
         gains = [gain + self.rule.rate * charged_ms(self._lines + n) for gain, n, _ in found]
         return sum(max(0.0, self.rule.gains.calibrated(0, gain)) for gain in gains) / len(gains)
 
-    def _turn_to(self, lines: int) -> None:
-        self._lines = lines
+    def _turn_to(self, context: int, lines: int) -> None:
+        self._context, self._lines = context, lines
         self._root_union = self.beliefs.expected_union(lines)
-        self.rule.turn_to(lines, self._root_union, self._context)
+        self.rule.turn_to(lines, self._root_union, context)
 
     def _turn_to_cycle(self, context: int, lines: int) -> None:
-        self._context = context
-        self._turn_to(lines)
+        self._turn_to(context, lines)
         self._levels_drafted = ()
         self._hopes.clear()
         self._newest = self._folded = self._found = None
@@ -260,7 +259,7 @@ class Planned:
         rows = min(outcome.rows, self.live.now.max_rows)
         context, before, levels = outcome.context, self.rule.switching.before, outcome.levels
         ms = self.live.cycle_ms(rows, choice.union, context, before, levels, self.planning_ms)
-        self._learn_cycle(len(outcome.path), ms, rows)
+        self._learn_cycle(len(outcome.path), ms, rows, context)
         if outcome.planned:
             if self._account.trial:
                 self.rule.charge(max(0.0, outcome.catch_up_ms - self._waiting_ms))
@@ -269,10 +268,10 @@ class Planned:
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.beliefs.learn_paid(1, paid_union)
         ms = self.live.verify_ms(1, self._root_union, context, self.rule.switching.before)
-        self._learn_cycle(1, ms, 1)
+        self._learn_cycle(1, ms, 1, context)
 
-    def _learn_cycle(self, committed: int, ms: float, rows: int) -> None:
-        self.rule.learn(committed, ms)
+    def _learn_cycle(self, committed: int, ms: float, rows: int, context: int) -> None:
+        self.rule.learn(committed, ms, context)
         self._looking.passed(ms)
         self.passed(rows)
 

@@ -9,7 +9,7 @@ clock: times come from cost tables, and what was measured is told to `learn`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from .beliefs import Beliefs
 from .cost import Levels
 from .experts import Bitsets
 from .forecast import ExpertForecast
+from .livecost import LiveCost
 from .reason import Reason
 from .tree import BoolArray, DraftTree, FloatArray, IntArray, best_nodes
 
@@ -224,7 +225,12 @@ class Baseline:
 
 
 class Off(Baseline):
-    """Plain autoregressive decoding."""
+    """Plain autoregressive decoding. live: the machine that decodes of several lines are padded
+    for."""
+
+    def __init__(self, beliefs: Beliefs, max_rows: int, live: LiveCost) -> None:
+        super().__init__(beliefs, max_rows)
+        self._live = live
 
     def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         return False
@@ -236,7 +242,12 @@ class Off(Baseline):
         return NOTHING, 0
 
     def choose(self, tree: DraftTree) -> Choice:
-        return self._expected(tree, np.ones(len(tree), np.bool_))
+        plain = self._expected(tree, np.ones(len(tree), np.bool_))
+        return replace(plain, padding=self._live.rows(len(tree)) - len(tree))
+
+    def learn(self, outcome: Outcome) -> None:
+        super().learn(outcome)
+        self._live.turn_to(outcome.context)
 
 
 class Chain(Baseline):

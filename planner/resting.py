@@ -5,8 +5,8 @@ little of every cycle, and where a text was decoded without, it must be processe
 drafts do not pay, an answer is decoded as if there were no head: at llama.cpp's own speed. What
 drafts promise is the gain to expect of the first level, in the mean over roots, those counting
 nothing behind which none would be made. Trials, which the rule pays from the same hundredth of the
-time as its others, see whether that is still so; but not where there are several lines, since
-drafts need all of them prepared.
+time as its others, see whether that is still so. Not where there are several lines, since drafts
+need all of them prepared: there what promised little in some texts is forgotten after some more.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from .drafting import DraftingRule
 ANSWER, WEIGHT = 200, 1 / 64
 # Cycles of an answer in which heads draft, if they do in any, at first; and an answer's weight.
 DRAFTED, ANSWER_WEIGHT = 20.0, 1 / 4
+# How fast several lines that rest are believed again what all that is known promises, by answers.
+AGAIN = 1 / 16
 
 
 class Resting:
@@ -50,7 +52,8 @@ class Resting:
         draft for the first time behind the prompt.
         """
         if self._drafted:
-            self.drafted += ANSWER_WEIGHT * (self._drafted - self.drafted)
+            # Of several lines answers begin one by one, and each lasts as long as all of these.
+            self.drafted += ANSWER_WEIGHT * (lines * self._drafted - self.drafted)
             self._drafted = 0
         if lines not in self._promises:
             self._promises[lines] = self._first_promise()
@@ -58,4 +61,7 @@ class Resting:
         spared_ms = self._promises[lines] / rule.rate - features_ms
         if ANSWER * spared_ms > missing_ms or not features_ms + missing_ms:
             return True
-        return lines == 1 and rule.affords(missing_ms + ANSWER * features_ms, look_ms)
+        if lines == 1:
+            return rule.affords(missing_ms + ANSWER * features_ms, look_ms)
+        self._promises[lines] += AGAIN * (self._first_promise() - self._promises[lines])
+        return False

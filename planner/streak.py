@@ -128,9 +128,9 @@ class Switching:
         cost = self._live.now
         return self._streak.extra_ms(cost, cost.rows(nodes), before, cost.rows(self._roots))
 
-    def hope(self, gain_ms: float, rows: int) -> None:
-        """Notes by how much a head's drafts, of so many rows, are hoped to beat a plain cycle."""
-        self._hoped_ms = gain_ms + self.charged_ms(rows)
+    def hope(self, gain_ms: float, nodes: int) -> None:
+        """Notes by how much a head's drafts, so many nodes, are hoped to beat a plain cycle."""
+        self._hoped_ms = gain_ms + self.charged_ms(nodes)
         self._offered_ms = max(self._offered_ms, self._hoped_ms + self._better_ms)
 
     def offer(self, gain_ms: float, *, hoped: bool, drafts: bool = True) -> None:
@@ -142,7 +142,7 @@ class Switching:
             self._better_ms += WEIGHT * (gain_ms - self._hoped_ms - self._better_ms)
 
     def passed(self, rows: int) -> None:
-        """The cycle has ended, and verified so many."""
+        """The cycle has ended, and decoded so many."""
         if around_ms := self._live.now.around_ms:
             cost = self._live.now
             roots = cost.rows(self._roots)

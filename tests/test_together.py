@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import llama_cpp.llama_cpp as llama
 import numpy as np
 import pytest
 from recording import exact_engine, falling_profile
 
-from specfit.backend import Engine, Generation, LoadOptions, Sampling, Spec
+from specfit.backend import Engine, Generation, LoadOptions, Sampling, Spec, loading
 from specfit.backend.errors import SpecfitError
 from specfit.backend.profiles import load_profile
 from specfit.backend.together import together
-from specfit.planner import best_lines
+from specfit.planner import DraftTree, best_lines, pack, union_per_layer
 
 PROMPTS = [
     "Why is the sky blue?",
@@ -73,9 +74,47 @@ def test_padding_leaves_the_answers_of_all_lines_alone(
                 pass
         cycles = {mode: [c for one in run for c in one.cycles] for mode, run in runs.items()}
     assert [one.tokens for one in runs["specfit"]] == [one.tokens for one in runs["off"]]
-    assert not any(cycle.padding for cycle in cycles["off"])
-    assert all(cycle.decoded in (1, 2) or cycle.decoded >= 32 for cycle in cycles["specfit"])
-    assert any(cycle.lines > 1 and cycle.padding for cycle in cycles["specfit"])
+    for of_mode in cycles.values():
+        assert all(cycle.decoded in (1, 2) or cycle.decoded >= 32 for cycle in of_mode)
+        assert any(cycle.lines > 1 and cycle.padding for cycle in of_mode)
+
+
+@pytest.mark.parametrize("mode", ["off", "specfit"])
+def test_lines_without_drafts_are_padded_only_where_there_are_sequences_for_it(
+    exact_pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(loading, "lines_that_pay", lambda *_: 5)
+    profile = falling_profile(tmp_path / "falling.json")
+    options = {"ctx": 256, "cost_profile": profile, "drafters": ()}
+    texts = []
+    for lines in (5, None):
+        with exact_engine(exact_pair, lines=lines, **options) as engine:
+            run = list(generations(engine, mode, 0.8, limit=8))
+            for _ in together(engine, run, engine.policy(Spec.parse(mode))):
+                pass
+        several = [cycle for one in run for cycle in one.cycles if cycle.lines > 2]
+        assert several
+        assert all((cycle.padding > 0) == (lines is None) for cycle in several)
+        texts.append([one.tokens for one in run])
+    assert texts[0] == texts[1]
+
+
+def test_padding_uses_the_experts_of_the_root() -> None:
+    with Engine.load(LoadOptions(ctx=512, threads=1)) as engine:
+        context, observer = engine.context, engine.context.observer
+        assert observer is not None
+        context.decode_prompt(engine.prompt_tokens([{"role": "user", "content": PROMPTS[0]}]))
+        observer.arm()
+        context.decode_tree(DraftTree.of_root(700), padding=31)
+        ids = observer.selections(32)
+        observer.disarm()
+        assert ids is not None
+        n_experts = engine.model.info.n_experts
+        assert union_per_layer(pack(ids, n_experts)).mean() < ids.shape[2] + 0.2
+        context.commit([[0]])
+        ends = [llama.llama_memory_seq_pos_max(context._memory, seq) for seq in range(33)]
+        assert ends[0] == context.n_past[0] - 1
+        assert max(ends[1:]) < context.n_past[0] - 1
 
 
 @pytest.mark.parametrize(
