@@ -139,6 +139,11 @@ class CycleCost:
         """Rows of the decode that verifies so many nodes, roots included."""
         return nodes if self.decoded is None else int(self.decoded[nodes])
 
+    @property
+    def all_rows(self) -> NDArray[np.int64]:
+        """int64 [N + 1]: the same of every number of nodes."""
+        return np.arange(len(self.rows_ms)) if self.decoded is None else self.decoded
+
     def padded(self, context: int = 0) -> CycleCost:
         """The same by nodes, where these are tables by rows, for decodes behind so much text; plain
         decoding of one line stays as it is."""
@@ -222,9 +227,8 @@ class CycleCost:
 
     def behind(self, context: int, before: Before) -> CycleCost:
         """The same, for a cycle as it will take."""
-        rows = np.arange(len(self.rows_ms)) if self.decoded is None else self.decoded
-        as_before_ms = self.extra_ms(before.rows, before)
-        return self.at(context, np.where(rows == before.rows, as_before_ms, self.switch_ms))
+        as_before, same_ms = self.all_rows == before.rows, self.extra_ms(before.rows, before)
+        return self.at(context, np.where(as_before, same_ms, self.switch_ms))
 
 
 # A decode is padded to no more rows than bring its time this near to the least, as a share.

@@ -110,12 +110,10 @@ class Switching:
         cost = self._live.now
         if not cost.around_ms:
             return None
-        rows = np.arange(cost.max_rows + 1) if cost.decoded is None else cost.decoded
-        extra_ms = np.full(cost.max_rows + 1, self.extra_ms(0))
-        for same in (cost.rows(self._roots), self.before.rows):
-            extra_ms[rows == same] = self._streak.extra_ms(
-                cost, same, self.before, cost.rows(self._roots)
-            )
+        rows, roots = cost.all_rows, cost.rows(self._roots)
+        extra_ms = np.full(len(rows), self.extra_ms(0))
+        for same in (roots, self.before.rows):
+            extra_ms[rows == same] = self._streak.extra_ms(cost, same, self.before, roots)
         return extra_ms
 
     @property
