@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,13 @@ from .plan_table import plan_table
 
 if TYPE_CHECKING:
     from specfit.backend import Engine
+
+# What loading has come to when measuring begins, and how long both may take without a word.
+LOADED, MEASURING_S = 0.9, 20.0
+SLOW = (
+    "measuring what decodes cost here, as the first start of a model does; where other programs "
+    "are at work, fewer threads (-t) make this and everything after it much faster"
+)
 
 
 @contextmanager
@@ -59,9 +67,13 @@ def _load(
     shown = sys.stderr.isatty()
     with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task("", total=None)  # a moving bar, until there is something to measure
+        patience = [time.monotonic() + MEASURING_S]
 
         def advance(fraction: float) -> bool:
             bar.update(task, total=1.0, completed=fraction)
+            if LOADED < fraction < 1 and patience and time.monotonic() > patience[0]:
+                patience.clear()
+                say(SLOW)
             return not interrupts.pending
 
         options = choice.load_options(drafting=drafting, lines=lines)

@@ -227,13 +227,13 @@ def _visit_all(cycles: Cycles, done: Callable[[float], None]) -> dict[Shape, lis
     steady: dict[Shape, list[float]] = {shape: [] for shape in shapes}
     spent = dict.fromkeys(shapes, 0.0)
     for visit in range(VISITS[1]):
-        for shape in shapes:
+        for at, shape in enumerate(shapes):
+            done((visit + at / len(shapes)) / VISITS[1])
             if spent[shape] < SHAPE_MS or (visit < VISITS[0] and spent[shape] < BEYOND_MS):
                 times = cycles.visit(shape)
                 last = times[-2:] if len(times) > 2 else times[1:]
                 steady[shape] += last
                 spent[shape] += times[0] + sum(last)
-        done((visit + 1) / VISITS[1])
     return steady
 
 
