@@ -43,7 +43,9 @@ def _wrong_with(grammar: str) -> str:
         return "the grammar holds half of a character"
     except Ended as end:
         return f"the grammar {end}; make it simpler"
-    return f"not a GBNF grammar: {wrong}" if wrong else ""
+    # llama.cpp names a place by what stands there.
+    place = " its end" if wrong.endswith(" at") else ""
+    return f"not a GBNF grammar: {wrong}{place}" if wrong else ""
 
 
 def grammar_of_schema(schema: object) -> str:

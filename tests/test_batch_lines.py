@@ -71,6 +71,7 @@ def test_a_line_says_how_it_is_to_be_answered(asked, read_as):
         ({"top_logprobs": 1}, '"logprobs": true'),
         ({"logprobs": True, "top_logprobs": 21}, '"top_logprobs" must be a whole number'),
         ({"grammar": "root ::= foo"}, '"grammar": not a GBNF grammar: Undefined rule'),
+        ({"grammar": "root ::= ("}, "\"grammar\": not a GBNF grammar: expecting ')' at its end"),
         ({"grammar": 5}, '"grammar" must be a text'),
         ({"json_schema": {"type": "nonsense"}}, '"json_schema": the JSON schema cannot'),
         ({"json_schema": {}, "grammar": "root ::= [a]"}, "give one"),
