@@ -13,7 +13,7 @@ import select
 import signal
 import threading
 
-HUNG_UP = 128 + signal.SIGHUP
+STDIN, HUNG_UP = 0, 128 + signal.SIGHUP
 
 
 def leave_with_terminal(fd: int) -> None:

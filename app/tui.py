@@ -24,7 +24,7 @@ from .chat_loading import LoadingActions
 from .chat_setup import Setup
 from .chat_words import fitting_messages, refusal
 from .entry import AppError, say
-from .hangup import leave_with_terminal
+from .hangup import STDIN, leave_with_terminal
 from .jobs import AnswerJob
 from .key_order import KeysInOrder
 from .keys import bindings, key_name, keys_of
@@ -344,7 +344,7 @@ def run_chat(setup: Setup) -> int:
     app = ChatApp(setup)
     sys.setswitchinterval(SWITCH_S)
     try:
-        leave_with_terminal(sys.stdin.fileno())
+        leave_with_terminal(STDIN)
         app.run()
     finally:
         if setup.session.store is not None:
