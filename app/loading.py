@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -67,12 +68,13 @@ def _load(
     shown = sys.stderr.isatty()
     with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task("", total=None)  # a moving bar, until there is something to measure
-        patience = [time.monotonic() + MEASURING_S]
+        told_at = time.monotonic() + MEASURING_S
 
         def advance(fraction: float) -> bool:
+            nonlocal told_at
             bar.update(task, total=1.0, completed=fraction)
-            if LOADED < fraction < 1 and patience and time.monotonic() > patience[0]:
-                patience.clear()
+            if LOADED < fraction < 1 and time.monotonic() > told_at:
+                told_at = math.inf
                 say(SLOW)
             return not interrupts.pending
 

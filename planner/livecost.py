@@ -122,6 +122,10 @@ class LiveCost:
         """Rows of the decode that verifies so many nodes."""
         return self.now.rows(nodes)
 
+    def padding(self, nodes: int) -> int:
+        """Those of them that are no nodes."""
+        return self.rows(nodes) - nodes
+
     def turn_to(self, context: int) -> None:
         """Decodes are behind so much text from now on: about, since it tells only how they are
         padded, and tables are made anew."""

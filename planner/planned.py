@@ -222,7 +222,7 @@ class Planned:
 
     def choose(self, tree: DraftTree) -> Choice:
         choice = self._chosen(tree)
-        return replace(choice, padding=self.live.rows(len(choice.chances)) - len(choice.chances))
+        return replace(choice, padding=self.live.padding(len(choice.chances)))
 
     def _chosen(self, tree: DraftTree) -> Choice:
         n = tree.n_lines

@@ -243,7 +243,7 @@ class Off(Baseline):
 
     def choose(self, tree: DraftTree) -> Choice:
         plain = self._expected(tree, np.ones(len(tree), np.bool_))
-        return replace(plain, padding=self._live.rows(len(tree)) - len(tree))
+        return replace(plain, padding=self._live.padding(len(tree)))
 
     def learn(self, outcome: Outcome) -> None:
         super().learn(outcome)
