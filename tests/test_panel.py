@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from counting import counted
 from rich.cells import cell_len
+from screencases import until
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal
 from textual.pilot import Pilot
@@ -20,7 +22,7 @@ from specfit.app.widgets.cycle_plot import CyclePlot, bars_of
 from specfit.app.widgets.draft_tree import DraftTreeView, drawing, fitted, tree_lines, visible
 from specfit.app.widgets.expert_strip import ExpertStrip
 from specfit.app.widgets.meters import GIB, Memory, Meters, all_memory, host_memory
-from specfit.app.widgets.panel import Panel
+from specfit.app.widgets.panel import DRAWN_PER_S, Panel
 from specfit.backend import CycleMeans, CycleReport, Engine, Report, Sampling, Spec
 from specfit.backend.devices import DeviceMemory
 from specfit.backend.view import CycleView
@@ -230,10 +232,11 @@ class TestThePanel:
         monkeypatch.setattr(DraftTreeView, "draw", lambda self: drawn.append(self))
         async with stage((120, 40)) as (app, pilot):
             drawn.clear()
-            for _ in range(30):
+            begun = time.monotonic()
+            while time.monotonic() < begun + 0.5 or not drawn:  # a busy machine leaves some out
                 app.panel.show([small_view()], "specfit")
                 await pilot.pause(0.01)
-            assert 1 <= len([1 for _ in drawn]) <= 6
+            assert len(drawn) <= 1 + DRAWN_PER_S * (time.monotonic() - begun)
             app.panel.display = False
             await pilot.pause(0.25)
             drawn.clear()
@@ -241,8 +244,7 @@ class TestThePanel:
             await pilot.pause(0.25)
             assert not drawn
             app.panel.display = True
-            await pilot.pause(0.25)
-            assert drawn
+            await until(lambda: drawn)
 
 
 class TestTheDraftTree:
