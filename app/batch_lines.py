@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -70,6 +71,12 @@ class Unsound:
     @property
     def error(self) -> str:
         return f"line {self.number}: {self.wrong}"
+
+
+def shared_ids(found: Sequence[Request | Unsound]) -> list[Id]:
+    """The ids that several lines have, in the order of the lines."""
+    counts = Counter(line.id for line in found if line.id is not None)
+    return [known_id for known_id, count in counts.items() if count > 1]
 
 
 class Template:

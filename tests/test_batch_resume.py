@@ -125,7 +125,8 @@ def test_a_seed_that_was_drawn_is_no_reason_to_do_a_line_again(command, source, 
 
 def test_lines_that_are_alike_have_a_record_each(command, source, out):
     put(source, FRUIT, FRUIT)
-    command(batch.main, source, "-o", out, *QUICK)
+    err = command(batch.main, source, "-o", out, *QUICK).err
+    assert 'several lines have the same id ("a"); each of them is answered' in err
     whole = out.read_text()
     out.write_text(whole.splitlines(keepends=True)[0])
     command(batch.main, source, "-o", out, *QUICK)
