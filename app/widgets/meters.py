@@ -27,10 +27,11 @@ class Memory:
 
 
 def host_memory() -> list[Memory]:
-    """The host's; used is what no other program could have."""
-    memory = psutil.virtual_memory()
-    ours = psutil.Process().memory_info().rss
-    return [Memory("RAM", memory.total - memory.available, memory.total, ours)]
+    """The host's; used is what no other program could have, and the files that we have mapped:
+    without them in memory a model is read from the disk again and again."""
+    memory, ours = psutil.virtual_memory(), psutil.Process().memory_info()
+    used = memory.total - memory.available + getattr(ours, "shared", 0)  # told on Linux only
+    return [Memory("RAM", min(max(used, ours.rss), memory.total), memory.total, ours.rss)]
 
 
 def all_memory() -> list[Memory]:
