@@ -157,9 +157,11 @@ class _Work:
             return
         from .loading import loaded_engine
 
-        steady, drafting = self.wanted.deterministic, self.spec.drafts
+        steady, drafting, most = self.wanted.deterministic, self.spec.drafts, self.wanted.lines
+        if most is None and sum(len(line.seeds) for line in lines) == 1:
+            most = 1  # memory for more would be taken from the experts
         with loaded_engine(
-            self.choice, self.interrupts, drafting=drafting, lines=self.wanted.lines, steady=steady
+            self.choice, self.interrupts, drafting=drafting, lines=most, steady=steady
         ) as engine:
             worker = Worker(engine, self.spec, self.interrupts, steady=steady)
             if manifest is not None:

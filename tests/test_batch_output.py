@@ -130,6 +130,21 @@ def test_lines_at_once_are_all_there_and_each_is_itself(command, put, out):
     assert max(record["speculation"]["lines_per_cycle"] for record in records.values()) > 2
 
 
+def test_an_answer_alone_needs_no_memory_for_others(command, put, out, monkeypatch):
+    asked, load = [], Engine.load
+
+    def loaded(options, progress):
+        asked.append(options.lines)
+        return load(options, progress)
+
+    monkeypatch.setattr(Engine, "load", loaded)
+    source = put({"id": "a", "prompt": "Name a fruit."})
+    assert command(batch.main, source, "-o", out, *QUICK).code == 0
+    assert command(batch.main, source, "-o", out, *QUICK, "--completions", 2).code == 0
+    assert command(batch.main, source, "-o", out, *QUICK, "-n", 2, "-np", 2).code == 0
+    assert asked == [1, None, 2]
+
+
 @pytest.mark.parametrize("parallel", [1, 3])
 @pytest.mark.parametrize("flags", [(), ("--completions", 2)])
 def test_of_lines_under_way_when_a_decode_fails_only_the_guilty_fail(
