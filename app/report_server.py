@@ -30,6 +30,9 @@ from .report_store import Timed
 SERVER = "llama-server"
 # --spec-draft-n-max.
 CHAINS = range(5)
+# Of a prompt, tokens at once, as in ours. With its own 2,048, computed in parts of 512, its head
+# accepted nothing behind longer prompts on a GPU, though it did on a CPU (LOG.md).
+BATCH = 512
 LOADING_S = 300.0
 # What an answer may take: so many times what it took us, and no less than that.
 PATIENCE, LEAST_ANSWER_S = 10.0, 120.0
@@ -51,7 +54,7 @@ class Server:
         options = ["-c", str(self.ctx), *self.placed.options]
         if chain:
             options += ["--spec-type", "draft-eagle3", "--spec-draft-n-max", str(chain)]
-            options += ["-ngld", "99" if self.placed.gpu_layers else "0"]
+            options += ["-ngld", "99" if self.placed.gpu_layers else "0", "-b", str(BATCH)]
         return [*options, "-np", "1"]
 
     def command(self, chain: int) -> str:

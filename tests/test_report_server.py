@@ -90,7 +90,8 @@ def test_it_is_asked_for_the_same_placement_and_head(log):
     found, command = asked(path, 3)
     _, started, *requests = map(json.loads, log.read_text().splitlines())
     port = started[started.index("--port") + 1]
-    options = "-c 512 -t 3 -ngl 99 -ncmoe 7 --spec-type draft-eagle3 --spec-draft-n-max 3 -ngld 99"
+    options = "-c 512 -t 3 -ngl 99 -ncmoe 7 --spec-type draft-eagle3 --spec-draft-n-max 3"
+    options += " -ngld 99 -b 512"
     files = "-m /some/m.gguf -md /some/h.gguf"
     rest = f"-np 1 --no-webui --port {port} --host 127.0.0.1"
     assert started == f"1 {files} {options} {rest}".split()
