@@ -19,8 +19,8 @@ from .plan_table import plan_table
 if TYPE_CHECKING:
     from specfit.backend import Engine
 
-# What loading has come to when measuring begins, and how long both may take without a word.
-LOADED, MEASURING_S = 0.9, 20.0
+# How long loading and measuring may take without a word.
+MEASURING_S = 20.0
 SLOW = (
     "measuring what decodes cost here, as the first start of a model does; where other programs "
     "are at work, fewer threads (-t) make this and everything after it much faster"
@@ -80,7 +80,7 @@ def _load(
 
         options = choice.load_options(drafting=drafting, lines=lines)
         from specfit.backend import Engine
-        from specfit.backend.loading import plan_load
+        from specfit.backend.loading import LOADED, plan_load
         from specfit.backend.steady import SteadyEngine, fixed
 
         options = fixed(options) if steady else options

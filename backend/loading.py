@@ -45,6 +45,8 @@ from .sampling import QWEN3, Sampling
 
 # llama.cpp gives layer inputs for these, and their memory can drop single tokens.
 DRAFTABLE = ("llama", "qwen3", "qwen3moe")
+# What loading comes to when the weights are there, and measuring begins.
+LOADED = 0.9
 # Bytes of host memory to be left free where weights are read into pinned memory.
 PINNED_SPARE = 2 << 30
 
@@ -141,7 +143,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         prompt_cache = PromptCache(options.prompt_cache, made, writes=not options.prompt_cache_ro)
 
     runtime = _pinned(options.runtime, plan)
-    model = Model(info, placement, lambda fraction: share(0.9 * fraction), runtime, cache)
+    model = Model(info, placement, lambda fraction: share(LOADED * fraction), runtime, cache)
 
     drafters = _drafters(options, source, model)
     if options.drafting and DRAFTERS[LOOKUP] not in drafters:
@@ -180,7 +182,8 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
     held = None if cache is None else _filled(cache, context, plan.cache)
     head = None if source is None else source.start(context)
     if trees:
-        measured = calibrated(context, head, lambda fraction: share(0.9 + 0.1 * fraction), held)
+        rest = 1 - LOADED
+        measured = calibrated(context, head, lambda done: share(LOADED + rest * done), held)
     if held is not None:
         held.begin(uses_path(info))
     trouble = cache.trouble() if cache is not None else None

@@ -7,8 +7,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import ProgressBar, Static
 
 LOADING = "Loading the model"
-# From here on the weights are there, and the engine measures (`backend/loading.py`).
-MEASURING, MEASURES = 0.9, "Measuring this machine"
+MEASURES = "Measuring this machine"
 
 
 class LoadingView(Vertical):
@@ -61,10 +60,16 @@ class LoadingView(Vertical):
     def show(self, fraction: float | None, placed: str = "") -> None:
         """fraction: 0..1; None while nothing can be measured yet. placed: where it goes, in words,
         once that is known."""
-        words = LOADING if fraction is None or fraction < MEASURING else MEASURES
+        words = LOADING if fraction is None or not _is_loaded(fraction) else MEASURES
         told = (words if fraction is None else f"{words}: {fraction:.0%}", self.hint, placed)
         self._bar.update(total=None if fraction is None else 1.0, progress=fraction or 0)
         if told != self._told:  # laying out takes time, which the machine is measured in
             self._told = told
             for widget, text in zip((self._words, self._keys, self._below), told, strict=True):
                 widget.update(text)
+
+
+def _is_loaded(fraction: float) -> bool:
+    from specfit.backend.loading import LOADED  # which is there by now: fractions come from it
+
+    return fraction >= LOADED
