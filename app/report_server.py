@@ -30,9 +30,6 @@ from .report_store import Timed
 SERVER = "llama-server"
 # --spec-draft-n-max.
 CHAINS = range(5)
-# Of a prompt, tokens at once, as in ours. With its own 2,048, computed in parts of 512, its head
-# accepted nothing behind longer prompts on a GPU, though it did on a CPU (LOG.md).
-BATCH = 512
 LOADING_S = 300.0
 # What an answer may take: so many times what it took us, and no less than that.
 PATIENCE, LEAST_ANSWER_S = 10.0, 120.0
@@ -50,7 +47,11 @@ class Server:
     ctx: int
 
     def options(self, chain: int) -> list[str]:
-        """All but files and addresses."""
+        """All but files and addresses. With batches of its own 2,048 tokens, which it computes in
+        parts of 512, its head accepted nothing behind longer prompts on a GPU, though it did on a
+        CPU (LOG.md): so they are as large as ours."""
+        from specfit.backend.context import BATCH
+
         options = ["-c", str(self.ctx), *self.placed.options]
         if chain:
             options += ["--spec-type", "draft-eagle3", "--spec-draft-n-max", str(chain)]
