@@ -103,7 +103,7 @@ def test_padded_decodes_change_no_text(exact_pair: tuple[Path, Path], tmp_path: 
     profile = falling_profile(tmp_path / "falling.json")
     padded = accepted = 0
     with exact_engine(exact_pair, cost_profile=profile) as engine:
-        for prompt in PROMPTS[:3]:
+        for prompt in PROMPTS[:6]:
             off = record(engine, prompt, "off", SAMPLED, 48)
             run = record(engine, prompt, "specfit", SAMPLED, 48)
             assert run.tokens == off.tokens
@@ -112,7 +112,7 @@ def test_padded_decodes_change_no_text(exact_pair: tuple[Path, Path], tmp_path: 
             assert all(step.rows in (1, 2) or step.rows >= 32 for step in run.steps)
             padded += sum(step.rows > len(step.tree) for step in run.steps)
             accepted += sum(len(step.path) - 1 for step in run.steps)
-    assert padded > 0 and accepted > 10
+    assert padded > 10 and accepted > 10
 
 
 # Largest change of a logit by re-batching alone, no expert flipped: see LOG.md.
