@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -299,8 +298,8 @@ class TestCosts:
             return replace(measured, points=points)
 
         now = next(point.ms for point in measured.points if point.rows == 1)
-        visits = cycle([100 * now] * 2 + [now])  # weights are read from the disk first
-        monkeypatch.setattr(calibration.Cycles, "visit", lambda *_: [next(visits)] * 5)
+        visits = [now, 100 * now, 100 * now] * 3  # weights are read from the disk first
+        monkeypatch.setattr(calibration.Cycles, "visit", lambda *_: [visits.pop()] * 5)
         engine.forget()
         monkeypatch.setattr(calibration, "measure", measure)
         kept = [calibration.calibrated(engine.context, None) for _ in range(3)]
