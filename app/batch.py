@@ -6,7 +6,6 @@ that fails half way (a full disk) is taken back. The same command goes on where 
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from typing import Any
 import click
 
 from .batch_choice import BatchChoice
-from .batch_lines import shared_ids
 from .batch_parameters import MOST_COMPLETIONS, MOST_LOGPROBS, Parameters
-from .entry import AppError, run, say
+from .entry import AppError, run
 from .option_types import MOST_LINES
 from .options import (
     NO_LIMIT,
@@ -28,7 +26,6 @@ from .options import (
     sampling_options,
     spec_option,
 )
-from .plain_text import shown
 from .prompts import STANDARD_INPUT
 
 
@@ -169,10 +166,6 @@ def batch(
     if not found:
         where = "standard input" if source == STANDARD_INPUT else source
         raise AppError(f"{where} holds no line to answer")
-    if (shared := shared_ids(found)) and not wanted.json_progress:
-        some = ", ".join(json.dumps(one, ensure_ascii=False)[:40] for one in shared[:3])
-        rest = ", …" if len(shared) > 3 else ""
-        say(shown(f"several lines have the same id ({some}{rest}); each of them is answered"))
 
     from .batch_work import answer_all
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from .batch_parameters import KEYS, NOTHING, Parameters, parameters_of
-from .entry import AppError, about
+from .entry import AppError, about, say
+from .plain_text import shown
 from .prompts import (
     LONGEST,
     STANDARD_INPUT,
@@ -73,10 +74,13 @@ class Unsound:
         return f"line {self.number}: {self.wrong}"
 
 
-def shared_ids(found: Sequence[Request | Unsound]) -> list[Id]:
-    """The ids that several lines have, in the order of the lines."""
+def tell_shared_ids(found: Sequence[Request | Unsound]) -> None:
+    """Tells of ids that several lines have: who joins answers by id would miss all but one."""
     counts = Counter(line.id for line in found if line.id is not None)
-    return [known_id for known_id, count in counts.items() if count > 1]
+    ids = [json.dumps(one, ensure_ascii=False)[:40] for one, count in counts.items() if count > 1]
+    if ids:
+        some = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
+        say(shown(f"several lines have the same id ({some}); each of them is answered"))
 
 
 class Template:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .batch_choice import BatchChoice
-from .batch_lines import Request, Unsound
+from .batch_lines import Request, Unsound, tell_shared_ids
 from .batch_manifest import Entry, Manifest, environment, head_hash, model_hash
 from .batch_parameters import Parameters
 from .batch_progress import Counts, all_done, begin, shown
@@ -56,6 +56,8 @@ def answer_all(
         if not todo:
             all_done(counts, as_json=wanted.json_progress)
             return failed
+        if not wanted.json_progress:
+            tell_shared_ids(found)
         entry = {
             "input": str(source),
             "model": {"path": str(pair.model), "sha256": pair.model_hash},
