@@ -19,6 +19,7 @@ from specfit.planner import (
     DRAFTERS,
     HEAD,
     LOOKUP,
+    NO_OVERHEADS,
     NOTHING_FOUND,
     Beliefs,
     Bitsets,
@@ -337,11 +338,15 @@ class Engine:
         too: a mode of large trees tells little of what one row takes, and may mislead."""
         known = self._policies.get(spec.text)
         if known is None:
-            own = steering = LiveCost(self._ledger.cost, follows=True)
-            if self._steering_cost is not None:
-                steering = LiveCost(self._steering_cost, follows=False)
-            beliefs, overheads = self._new_beliefs(), self._ledger.overheads
-            known = make_policy(spec, beliefs, steering, TREE_LIMIT, overheads, self.drafters)
+            own = LiveCost(self._ledger.cost, follows=True)
+            known = self._policy(spec, self._new_beliefs(), own)
             self._policies[spec.text] = known
             self._ledger.costs[known] = own
         return known
+
+    def _policy(self, spec: Spec, beliefs: Beliefs, own: LiveCost) -> Policy:
+        """For this machine, or for one whose costs were asked for; its overheads nobody knows."""
+        steering, overheads = own, self._ledger.overheads
+        if self._steering_cost is not None:
+            steering, overheads = LiveCost(self._steering_cost, follows=False), NO_OVERHEADS
+        return make_policy(spec, beliefs, steering, TREE_LIMIT, overheads, self.drafters)

@@ -196,7 +196,9 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         context = new_context(lines, trees=trees)
         head = None if source is None else source.start(context)
     pair = info.path, None if head is None else _head_path(options)
-    memory = memory_path(*pair, cached=held is not None) if drafters else None
+    memory = None
+    if drafters:
+        memory = memory_path(*pair, cached=held is not None, profile=options.cost_profile)
     own = own_cost(measured, weights, info.n_experts_used)
     missing = 1.0 if held is None else held.missing_share
     share(1.0)

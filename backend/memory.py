@@ -12,15 +12,19 @@ from .cache import DAMAGE, archived, cache_path, identity, replace_if_possible, 
 FORMAT = 3
 
 
-def memory_path(model: Path, head: Path | None, *, cached: bool = False) -> Path:
+def memory_path(
+    model: Path, head: Path | None, *, cached: bool = False, profile: str | None = None
+) -> Path:
     """Where the beliefs about this pair are kept; another file of the same name is another pair.
 
-    cached: with a cache of experts, beside which others are paid for.
+    cached: with a cache of experts, beside which others are paid for. profile: of the costs of
+    another machine, if planned for that: what drafts gain there they need not gain here.
 
     Raises ModelFileError if there is no head.
     """
     files = [model, *([] if head is None else checkpoint_files(head)[1])]
     depends_on = [FORMAT, *map(identity, files), *(["cached"] if cached else [])]
+    depends_on += [] if profile is None else [profile]
     return cache_path("learned", depends_on, ".npz")
 
 

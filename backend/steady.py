@@ -32,12 +32,10 @@ from specfit.planner import (
     Policy,
     Spec,
     UnionByRows,
-    make_policy,
 )
 from specfit.planner.steady import Steady
 
 from .cache import DAMAGE, archived, cache_path, identity, unarchived
-from .context import TREE_LIMIT
 from .engine import Engine
 from .errors import SpecfitError
 from .held import HeldExperts
@@ -87,11 +85,7 @@ class SteadyEngine(Engine):
 
     def policy(self, spec: Spec) -> Policy:
         """A new one every time, all of the same state."""
-        steering = self._cost
-        if self._steering_cost is not None:
-            steering = LiveCost(self._steering_cost, follows=False)
-        beliefs, overheads = self._beliefs(), self._ledger.overheads
-        policy = Steady(make_policy(spec, beliefs, steering, TREE_LIMIT, overheads, self.drafters))
+        policy = Steady(self._policy(spec, self._beliefs(), self._cost))
         self._ledger.costs = {policy: self._cost}
         return policy
 

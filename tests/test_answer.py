@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from counting import counted
+from screencases import until
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -262,26 +263,17 @@ async def test_two_thousand_messages_open_as_fast_as_a_screenful_and_older_ones_
         assert shown < 60 and conversation.messages[-1].message_id == 1999
         conversation.scroll_home(animate=False)
         top = conversation.messages[0]
-        for _ in range(100):
-            if len(conversation.messages) > shown:
-                break
-            await asyncio.sleep(0.02)
-        await pilot.pause()
+        await until(lambda: len(conversation.messages) > shown)
         assert conversation.messages[0].message_id < top.message_id
-        assert 0 <= top.region.y <= 2  # what was at the top still is
+        await until(lambda: 0 <= top.region.y <= 2)  # what was at the top still is
         await conversation.add(UserMessage("new"))
-        await pilot.pause()
-        assert conversation.scroll_y == conversation.max_scroll_y
+        await until(lambda: conversation.scroll_y == conversation.max_scroll_y)
 
 
 async def test_a_high_screen_is_filled():
     async with room(size=(80, 90)) as pilot:
         await pilot.app.conversation.show([lambda n=n: UserMessage(f"{n}") for n in range(200)])
-        for _ in range(100):
-            await asyncio.sleep(0.02)
-            if pilot.app.conversation.max_scroll_y > 0:
-                break
-        assert pilot.app.conversation.max_scroll_y > 0
+        await until(lambda: pilot.app.conversation.max_scroll_y > 0)
 
 
 async def test_messages_are_selected_by_steps_and_by_clicks():
@@ -294,9 +286,9 @@ async def test_messages_are_selected_by_steps_and_by_clicks():
         for _ in range(20):  # further up than what was mounted at first
             await conversation.select(-1)
         assert conversation.selected.message_id == 9
-        await pilot.pause()
         assert len(pilot.app.query(".-selected")) == 1
-        assert pilot.app.screen.region.overlaps(conversation.selected.region)
+        screen = pilot.app.screen
+        await until(lambda: screen.region.overlaps(conversation.selected.region))
         await conversation.select(1)
         assert conversation.selected.message_id == 10
         for _ in range(60):

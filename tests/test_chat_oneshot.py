@@ -165,7 +165,8 @@ def test_an_encoding_that_lacks_a_character_is_no_error():
 
 def test_a_reader_that_leaves_ends_it_quietly():
     process = subprocess.Popen(
-        [*PROGRAM, "-p", "Repeat: la la la la la", "--temp", "0", "--spec", "off"],
+        # So hot that it does not come to an end.
+        [*PROGRAM, "-p", "la", "--temp", "9", "--min-p", "0", "-n", "3000", "--spec", "off"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from counting import counted
+from screencases import until
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -69,10 +70,7 @@ def listed(pilot: Pilot[None]) -> list[str]:
 
 async def listing(pilot: Pilot[None]) -> list[str]:
     """Files are looked for in a thread."""
-    for _ in range(100):
-        if listed(pilot):
-            break
-        await asyncio.sleep(0.01)
+    await until(lambda: listed(pilot))
     return listed(pilot)
 
 
@@ -167,7 +165,7 @@ async def test_a_folder_with_blanks_is_gone_into(folder):
         assert f"@{folder}/my notes/" in await listing(pilot)
         await pilot.press("tab")
         assert pilot.app.composer.text == f'@"{folder}/my notes/'
-        assert await listing(pilot) == [f"@{folder}/my notes/day one.txt"]
+        await until(lambda: listed(pilot) == [f"@{folder}/my notes/day one.txt"])
         await pilot.press("enter")
         assert pilot.app.composer.text == f'@"{folder}/my notes/day one.txt" '
 
@@ -175,15 +173,15 @@ async def test_a_folder_with_blanks_is_gone_into(folder):
 async def test_files_are_completed_behind_an_at(folder):
     async with desk(folder) as pilot:
         await pilot.press(*"see @note")
-        assert await listing(pilot) == ["@notes.md"]  # notes.raw is binary
+        await until(lambda: listed(pilot) == ["@notes.md"])  # notes.raw is binary
         await pilot.press("enter")
         assert pilot.app.composer.text == "see @notes.md "
         await pilot.press(*"and @plan")
-        assert await listing(pilot) == ["@my plan.txt"]
+        await until(lambda: listed(pilot) == ["@my plan.txt"])
         await pilot.press("tab")
         assert pilot.app.composer.text == 'see @notes.md and @"my plan.txt" '
         await pilot.press("@")
-        assert await listing(pilot) == ["@my plan.txt", "@notes.md", "@src/main.py"]
+        await until(lambda: listed(pilot) == ["@my plan.txt", "@notes.md", "@src/main.py"])
         await pilot.press(*"ann", "@")  # an address, not a file
         await asyncio.sleep(0.05)
         assert listed(pilot) == []
@@ -363,13 +361,13 @@ async def test_a_bare_at_lists_files_whatever_else_is_there(folder):
     os.mkfifo(folder / "a_pipe")  # reading it would wait for ever
     async with desk(folder) as pilot:
         await pilot.press("@")
-        assert await listing(pilot) == ["@my plan.txt", "@notes.md", "@src/main.py"]
+        await until(lambda: listed(pilot) == ["@my plan.txt", "@notes.md", "@src/main.py"])
 
 
 async def test_a_bare_at_tells_where_no_files_are(tmp_path):
     async with desk(tmp_path) as pilot:
         await pilot.press("@")
-        assert await listing(pilot) == ["there are no text files in this folder"]
+        await until(lambda: listed(pilot) == ["there are no text files in this folder"])
         await pilot.press("space", *"home", "enter")
         assert texts(pilot) == ["@ home"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -149,6 +150,7 @@ def test_modes_take_turns_and_each_catches_up_on_the_prompt_itself(rounds, engin
 
     monkeypatch.setattr(Rounds, "_segment", noted)
     monkeypatch.setattr(Drafter, "catch_up", caught)
+    monkeypatch.setattr(report_round, "SEGMENT_S", math.inf)
     long = Prompt(2, 2, ({"role": "user", "content": BREAD * 60},))
     off, *_ = rounds.play(long, [OFF, "chain:2", "eagle3:60"], 32)
     assert len(engine.lines[0].tokens) > 600

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from screencases import until
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.screen import ModalScreen
@@ -90,14 +89,6 @@ def rows(pilot: Pilot[None]) -> list[str]:
 
 def hint(pilot: Pilot[None]) -> str:
     return str(pilot.app.screen.query_one(".hint").render())
-
-
-async def until(reached: Callable[[], object]) -> None:
-    for _ in range(300):
-        if reached():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("nothing happened")
 
 
 @SIZES
