@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -70,7 +71,7 @@ async def test_thinking_is_folded_and_timed_and_the_answer_stands_alone():
         assert answer.written == "It is **four**."
         assert 0 <= answer.thought_s < 5
         screen = screen_of(pilot)
-        assert "▸ Thought for 0 s" in screen and "Let me see" not in screen
+        assert re.search("▸ Thought for . s", screen) and "Let me see" not in screen
         await pilot.click("ThinkingTitle")
         await pilot.pause()
         screen = screen_of(pilot)

@@ -163,10 +163,13 @@ def test_an_encoding_that_lacks_a_character_is_no_error():
     assert b"off ? " in done.stdout
 
 
+# So hot that it does not come to an end.
+ENDLESS = (*PROGRAM, "-p", "la", "--temp", "9", "--min-p", "0", "-n", "3000")
+
+
 def test_a_reader_that_leaves_ends_it_quietly():
     process = subprocess.Popen(
-        # So hot that it does not come to an end.
-        [*PROGRAM, "-p", "la", "--temp", "9", "--min-p", "0", "-n", "3000", "--spec", "off"],
+        [*ENDLESS, "--spec", "off"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -180,7 +183,7 @@ def test_a_reader_that_leaves_ends_it_quietly():
 
 def test_control_c_keeps_what_was_printed():
     process = subprocess.Popen(
-        [*PROGRAM, "-p", "Repeat: la la la la la", "--temp", "0", "--spec", "eagle3"],
+        [*ENDLESS, "--spec", "eagle3"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -422,7 +422,7 @@ def test_a_report_goes_on_where_it_was_killed_and_where_it_was_interrupted(
     kept = results.read_bytes()
     kept = kept[: kept.rfind(b"\n") + 1]
     runs = kept.count(b'"record": "run"')
-    assert runs == 4
+    assert 4 <= runs < 12
     assert not page_path.exists()
 
     process = started(arguments)
