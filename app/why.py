@@ -12,6 +12,7 @@ _SIMPLE = {
     "headless": "no draft: no draft head is loaded",
     "unmatched": "no draft: the text so far tells nothing sure enough of what comes",
     "full": "no draft: the context is nearly full",
+    "abstaining": "no draft: to see what a cycle without any takes",
     "resting": "no draft: they cost more than they bring here; tried again now and then",
 }
 # Why there are no more drafts, where not for their price.

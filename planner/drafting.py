@@ -4,9 +4,9 @@ The plan that maximises the throughput of a whole text maximises E(S) - rate * T
 `rate` being the tokens per ms that the plan itself reaches (renewal reward).
 
 Drafting goes on while the gain to expect of one more level, calibrated by what such levels gained,
-is positive. Where nothing is drafted nothing is learned: trials that take at most 1 % of the time
+is positive. Where nothing is drafted nothing is learned: trials that take little of the time
 make sure that a change is noticed. Where not even drafts that are certain to be accepted pay,
-nothing is tried.
+nothing is tried. Where every cycle drafts, plain ones are tried (`PlainSpells`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from .livecost import LiveCost
 from .policies import NOTHING
 from .reason import Step
 from .search import Plan
+from .spells import PlainSpells
 from .streak import Streak, Switching
 from .tree import FloatArray
 
-TRIAL_SHARE = 0.01
+# Of the time, what trials of drafts may take, and what preparing an answer for them may.
+TRIAL_SHARE, PREPARING_SHARE = 1 / 200, 1 / 100
 # A cycle's weight in the running means.
 RATE_WEIGHT = 0.02
 # No head is right often enough for longer chains to be worth considering.
@@ -60,6 +62,7 @@ class DraftingRule:
         self._plain_ms = live.now.verify_ms(1, root_union)
         self._spared_ms = FIRST_SPARED * self._plain_ms
         self.gains, self.switching = gains, Switching(streak, live)
+        self._spells, self._abstained = PlainSpells(), False
         self._trial_ms = self._decoding_ms = self._prepaid_ms = 0.0
         self.trying = False  # the level last allowed does not promise to pay
 
@@ -164,7 +167,7 @@ class DraftingRule:
 
     def affords(self, ms: float, look_ms: float) -> bool:
         """Pays for a trial that takes `ms`, and for a look at drafts in it, if there is time."""
-        if not self._affordable(ms + look_ms):
+        if not self._affordable(ms + look_ms, PREPARING_SHARE):
             return False
         self.charge(ms + look_ms)
         self._prepaid_ms = look_ms
@@ -174,8 +177,8 @@ class DraftingRule:
         """Counts `ms` among the time that trials have taken."""
         self._trial_ms += ms
 
-    def _affordable(self, ms: float) -> bool:
-        return self._trial_ms + ms <= TRIAL_SHARE * self._decoding_ms
+    def _affordable(self, ms: float, share: float = TRIAL_SHARE) -> bool:
+        return self._trial_ms + ms <= share * self._decoding_ms
 
     def offer(
         self,
@@ -207,9 +210,26 @@ class DraftingRule:
         gain_ms = (plan.committed - lines) / self.rate - (ms - plain_ms)
         self.switching.offer(gain_ms, hoped=hoped, drafts=nodes > lines)
 
-    def learn(self, committed: int, ms: float, context: int) -> None:
-        """Learns from a finished cycle: tokens, its time as predicted, and the text before it."""
+    @property
+    def abstains(self) -> bool:
+        """Whether the coming cycle is to be plain, to see what it takes."""
+        return self._live.follows and self._spells.on
+
+    def passed(self, rows: int) -> None:
+        """The cycle has ended, and decoded so many."""
+        self.switching.passed(rows, weighed=not self._abstained)
+
+    def learn(self, committed: int, ms: float, context: int, drafts: int) -> None:
+        """Learns from a finished cycle: tokens, its time as predicted, the text before it, and the
+        drafts that were verified. Told before `passed`."""
         self._stand(context)
+        self._abstained = self.abstains
+        if drafts:
+            gain_ms = committed / self._lines * self._plain_ms - ms
+            around_ms = self._live.now.around_ms
+            self._spells.passed(ms, gain_ms, self._plain_ms, around_ms)
+        else:
+            self._spells.passed_plain()
         self._tokens += RATE_WEIGHT * (committed - self._tokens)
         self._taken += RATE_WEIGHT * (ms / self._plain_ms - self._taken)
         self._decoding_ms += ms

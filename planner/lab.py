@@ -156,6 +156,8 @@ class Believing(Acceptance):
 class Unruled(DraftingRule):
     """Looks up and drafts in every cycle, as long as one more level can win if all goes well."""
 
+    abstains = False
+
     def finds(self, planning_ms: float) -> bool:
         return True
 

@@ -93,6 +93,7 @@ class LiveCost:
         self._row_factors: list[float] = self._factors.tolist()
         self._others: list[float] = [1.0] * 4
         self._plain: list[float] = []  # measured / predicted by the first table
+        self._plain_at = (0.0, 0)  # union and context of the last one
         self._plain_excess = 0.0
         self._news: list[Callable[[], None]] = []
 
@@ -164,18 +165,28 @@ class LiveCost:
         if not self.follows:
             return
         if not rows == before.rows == 1 or self._table.extra_ms(rows, before):
+            if len(self._plain) >= AT_LEAST:  # a run of them has ended
+                self._learn_plain(*self._plain_at)
             self._put_off(partial(self._learn, rows, union, context, before, ms))
             return
         predicted = sum(self._parts(1, union, context))
         if not (ms > 0 and predicted > 0):
             return
-        base = self._rows_ms[1] + self._context_ms[1] * context + self._expert_ms[1] * union
-        self._plain.append(ms / base)
+        self._plain_at = (union, context)
+        self._plain.append(ms / self._plain_base(union, context))
         self._plain_excess += min(max(ms / predicted - 1, -0.5), 1.0)
         n = len(self._plain)
         if n == TOGETHER or (n >= AT_LEAST and abs(self._plain_excess) >= ENOUGH):
-            self._learn(1, union, context, PLAINLY, median(self._plain) * base, n)
-            self._forget_plain()
+            self._learn_plain(union, context)
+
+    def _learn_plain(self, union: float, context: int) -> None:
+        ms = median(self._plain) * self._plain_base(union, context)
+        self._learn(1, union, context, PLAINLY, ms, len(self._plain))
+        self._forget_plain()
+
+    def _plain_base(self, union: float, context: int) -> float:
+        """ms of a plain cycle by the first table."""
+        return self._rows_ms[1] + self._context_ms[1] * context + self._expert_ms[1] * union
 
     def learn_draft(self, levels: Levels, ms: float) -> None:
         """Learns from the time that drafting took."""

@@ -123,7 +123,7 @@ class Planned:
 
     @property
     def finds(self) -> bool:
-        return self.rule.finds(self._finding_ms)
+        return not self.rule.abstains and self.rule.finds(self._finding_ms)
 
     def hopes(self, prob: float) -> bool:
         chance = self.beliefs.acceptance.first_looked_up(prob)
@@ -146,7 +146,7 @@ class Planned:
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         if self._found is None:
             self._turn_to_cycle(context, len(roots))
-        if not self._may_draft:
+        if not self._may_draft or self.rule.abstains:
             return False
         if self._found is None:
             self._forecasting = self._forecast_pays()
@@ -259,7 +259,7 @@ class Planned:
         rows = min(outcome.rows, self.live.now.max_rows)
         context, before, levels = outcome.context, self.rule.switching.before, outcome.levels
         ms = self.live.cycle_ms(rows, choice.union, context, before, levels, self.planning_ms)
-        self._learn_cycle(len(outcome.path), ms, rows, context)
+        self._learn_cycle(len(path), ms, rows, context, len(tree) - tree.n_lines)
         if outcome.planned:
             if self._account.trial:
                 self.rule.charge(max(0.0, outcome.catch_up_ms - self._waiting_ms))
@@ -268,15 +268,15 @@ class Planned:
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.beliefs.learn_paid(1, paid_union)
         ms = self.live.verify_ms(1, self._root_union, context, self.rule.switching.before)
-        self._learn_cycle(1, ms, 1, context)
+        self._learn_cycle(1, ms, 1, context, 0)
 
-    def _learn_cycle(self, committed: int, ms: float, rows: int, context: int) -> None:
-        self.rule.learn(committed, ms, context)
+    def _learn_cycle(self, committed: int, ms: float, rows: int, context: int, drafts: int) -> None:
+        self.rule.learn(committed, ms, context, drafts)
         self._looking.passed(ms)
         self.passed(rows)
 
     def passed(self, rows: int) -> None:
-        self.rule.switching.passed(rows)
+        self.rule.passed(rows)
         self._found = None
 
     def learn_found(self, found: Sequence[tuple[int, float]], token: int, spent_ms: float) -> None:
@@ -291,7 +291,7 @@ class Planned:
         if self._lines >= self.max_rows:
             return Reason("planned", 0, end="rows")
         if not begun and self._may_draft:
-            return Reason("resting")
+            return Reason("abstaining" if self.rule.abstains else "resting")
         if not begun or (self._newest is None and not self._hopes):
             surest, plain_ms = self.rule.surest(self._foresight.planning_ms[False])
             return Reason("hopeless", 0, plain_ms, surest)

@@ -19,11 +19,19 @@ from .tree import BoolArray, FloatArray, IntArray
 
 # mode: it always drafts so. headless: there is nothing to draft with. full: the context ends.
 # hopeless: even drafts sure to be right would not pay. resting: drafts do not pay in the mean, and
-# the answer was not prepared for them. unpromising: the first level was not worth
-# drafting. unmatched: without a head, nothing that was looked up was worth verifying. planned: the
-# best subtree of what was drafted.
+# the answer was not prepared for them. abstaining: to see what a plain cycle takes. unpromising:
+# the first level was not worth drafting. unmatched: without a head, nothing that was looked up was
+# worth verifying. planned: the best subtree of what was drafted.
 Kind = Literal[
-    "mode", "headless", "full", "hopeless", "resting", "unpromising", "unmatched", "planned"
+    "mode",
+    "headless",
+    "full",
+    "hopeless",
+    "resting",
+    "abstaining",
+    "unpromising",
+    "unmatched",
+    "planned",
 ]
 # Why drafting ended: another level was not worth it; no further child is likely enough to be
 # considered; the context ends; no tree is ever deeper; and no more rows fit the verification.

@@ -4,8 +4,8 @@ A head needs the features of every token before its drafts. Having llama.cpp han
 little of every cycle, and where a text was decoded without, it must be processed anew. So where
 drafts do not pay, an answer is decoded as if there were no head: at llama.cpp's own speed. What
 drafts promise is the gain to expect of the first level, in the mean over roots, those counting
-nothing behind which none would be made. Trials, which the rule pays from the same hundredth of the
-time as its others, see whether that is still so. Not where there are several lines, since drafts
+nothing behind which none would be made. Trials, which may take a hundredth of the time with the
+rule's others, see whether that is still so. Not where there are several lines, since drafts
 need all of them prepared: there what promised little in some texts is forgotten after some more.
 """
 

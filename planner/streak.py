@@ -139,9 +139,9 @@ class Switching:
         if hoped:
             self._better_ms += WEIGHT * (gain_ms - self._hoped_ms - self._better_ms)
 
-    def passed(self, rows: int) -> None:
-        """The cycle has ended, and decoded so many."""
-        if around_ms := self._live.now.around_ms:
+    def passed(self, rows: int, *, weighed: bool = True) -> None:
+        """The cycle has ended, and decoded so many. weighed: drafts could have been made."""
+        if weighed and (around_ms := self._live.now.around_ms):
             cost = self._live.now
             roots = cost.rows(self._roots)
             self._streak.learn(self._offered_ms, around_ms)

@@ -20,6 +20,7 @@ from specfit.planner import CycleCost, DraftTree
 from specfit.planner.experts import sizes
 from specfit.planner.lab import NOISE, NOISY, PARTS, Believing, Lab
 from specfit.planner.replay import ReplayedCycle
+from specfit.planner.spells import SPELL
 from specfit.planner.trace import Trace
 
 CHANGE = 80  # the cycle in which costs change
@@ -95,9 +96,25 @@ class TestDrift:
         assert drafted(cycles[CHANGE + 50 :]) < 0.15
 
     def test_drafting_begins_again_when_it_gets_cheap(self, lab: Lab) -> None:
-        cycles = drifting(lab, machine(draft_ms=14.0), machine(), "specfit")
+        cycles = drifting(lab, machine(draft_ms=12.0), machine(), "specfit")
         assert drafted(cycles[:CHANGE]) < 0.3
-        assert drafted(cycles[-50:]) > 0.9
+        assert drafted(cycles[-50:]) > 0.8
+
+    def test_plain_cycles_that_were_measured_too_dear_are_found_out(self, lab: Lab) -> None:
+        """Where every cycle drafts, only a spell of plain ones tells."""
+        believed = machine()
+        plain_ms = believed.rows_ms.copy()
+        plain_ms[1] *= 0.6
+        real = replace(believed, rows_ms=plain_ms)
+        plain = speed(lab.take("off", real))
+        cycles = lab.take("specfit", believed, lambda _: real)
+        assert drafted(cycles[:100]) == 1 and speed(cycles[:100]) < 0.9 * plain
+        assert drafted(cycles[150:]) < 0.4 and speed(cycles[150:]) > 0.92 * plain
+
+    def test_spells_of_plain_cycles_take_little_time_where_drafts_pay(self, lab: Lab) -> None:
+        cycles = lab.take("specfit", machine())
+        plain = [cycle for cycle in cycles if not cycle.drafted]
+        assert SPELL <= len(plain) < 0.05 * len(cycles)
 
 
 class TestModes:
