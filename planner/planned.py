@@ -26,7 +26,7 @@ from .tree import DraftTree, FloatArray, IntArray
 LEAST_CHANCE = 0.01
 BRANCHING = 8
 # Of tokens found that it would not pay to verify, one in so many is learned from.
-LEARN_FOUND = 3
+LEARN_FOUND = 8
 NO_HOPES: FloatArray = np.zeros(0)
 
 
