@@ -62,7 +62,8 @@ class DraftingRule:
         self._plain_ms = live.now.verify_ms(1, root_union)
         self._spared_ms = FIRST_SPARED * self._plain_ms
         self.gains, self.switching = gains, Switching(streak, live)
-        self._spells, self._abstained = PlainSpells(), False
+        self._spells = PlainSpells()
+        self.abstained = False  # in the last cycle
         self._trial_ms = self._decoding_ms = self._prepaid_ms = 0.0
         self.trying = False  # the level last allowed does not promise to pay
 
@@ -217,13 +218,13 @@ class DraftingRule:
 
     def passed(self, rows: int) -> None:
         """The cycle has ended, and decoded so many."""
-        self.switching.passed(rows, weighed=not self._abstained)
+        self.switching.passed(rows, weighed=not self.abstained)
 
     def learn(self, committed: int, ms: float, context: int, drafts: int) -> None:
         """Learns from a finished cycle: tokens, its time as predicted, the text before it, and the
         drafts that were verified. Told before `passed`."""
         self._stand(context)
-        self._abstained = self.abstains
+        self.abstained = self.abstains
         if drafts:
             gain_ms = committed / self._lines * self._plain_ms - ms
             around_ms = self._live.now.around_ms

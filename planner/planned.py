@@ -290,8 +290,10 @@ class Planned:
     def reason(self, *, begun: bool) -> Reason:
         if self._lines >= self.max_rows:
             return Reason("planned", 0, end="rows")
+        if self.rule.abstained:
+            return Reason("abstaining")
         if not begun and self._may_draft:
-            return Reason("abstaining" if self.rule.abstains else "resting")
+            return Reason("resting")
         if not begun or (self._newest is None and not self._hopes):
             surest, plain_ms = self.rule.surest(self._foresight.planning_ms[False])
             return Reason("hopeless", 0, plain_ms, surest)

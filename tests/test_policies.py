@@ -26,6 +26,8 @@ from specfit.planner.cost import NO_OVERHEADS, PLAINLY, Before, Overheads
 from specfit.planner.drafting import PREPARING_SHARE, DraftingRule
 from specfit.planner.gains import Gains
 from specfit.planner.planned import Planned
+from specfit.planner.policies import Choice
+from specfit.planner.spells import SPELL
 from specfit.planner.streak import Streak
 
 
@@ -231,6 +233,29 @@ class TestResting:
 
         assert trials(0.0) > 100
         assert 2 <= trials(80.0) <= 3  # of 42 s
+
+
+class TestSpells:
+    def test_a_few_cycles_in_a_row_are_plain_and_say_why(self) -> None:
+        policy = specfit(cost(1.0))
+        policy.live.follows = True
+        tree = DraftTree(np.array([-1, 0], np.int32), np.array([5, 6], np.int32), np.ones(2))
+        choice = Choice(np.ones(2, np.bool_), np.ones(2), 0.0)
+        told = ""
+        for _ in range(2000):
+            if policy.begin(0, [0]):
+                policy.learn(Outcome(tree, [0, 1], choice, [(0,)], 0, None, 0.5, 0.3, 22.0))
+            else:
+                policy.learn_plain(0)
+            told += "p" if policy.reason(begun=True).kind == "abstaining" else "d"
+        assert {len(spell) for spell in told.split("d")} == {0, SPELL}
+
+    def test_plans_for_another_machine_need_none(self) -> None:
+        rule = rule_for(cost(1.0))
+        rule._live.follows = False
+        for _ in range(1000):
+            rule.learn(2, 23.0, 0, drafts=1)
+            assert not rule.abstains
 
 
 class TestPolicies:
