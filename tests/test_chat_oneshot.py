@@ -163,8 +163,9 @@ def test_an_encoding_that_lacks_a_character_is_no_error():
     assert b"off ? " in done.stdout
 
 
-# So hot that it does not come to an end.
-ENDLESS = (*PROGRAM, "-p", "la", "--temp", "9", "--min-p", "0", "-n", "3000")
+# So hot that it hardly comes to an end by itself.
+HOT = "--temp 9 --top-k 0 --top-p 1 --min-p 0"
+ENDLESS = (*PROGRAM, "-p", "la", "-n", "3000", *HOT.split())
 
 
 def test_a_reader_that_leaves_ends_it_quietly():
