@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 WIDE, SMALL, TINY = (120, 40), (80, 24), (20, 5)
-PATIENCE_S = 10
+PATIENCE_S = 20
 GB = 10**9
 NOT_CLOSED = object()
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from threading import Event, Lock
 
 import pytest
-from test_chat_tui import PATIENCE_S, answered, app_of, ask, press, text_of, until
+from screencases import PATIENCE_S
+from test_chat_tui import answered, app_of, ask, press, text_of, until
 from textual.widgets import ProgressBar, Static
 
 from specfit.app.jobs import LoadJob

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import screencases
 from flowcases import Scripted, scripted
 from resting import rested
 from textual import events
@@ -31,7 +31,6 @@ from specfit.backend import Engine
 
 # The bundled model repeats this until the context is full: long enough to be stopped.
 ENDLESS = "Repeat: la la la la la la la"
-PATIENCE_S = 20
 
 
 def app_of(load, *, spec: str = "off", max_tokens: int | None = None, store=None) -> ChatApp:
@@ -61,10 +60,7 @@ async def chat(
 
 
 async def until(pilot: Pilot[None], reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < deadline, "nothing happened"
-        await asyncio.sleep(0.01)
+    await screencases.until(reached)
     await pilot.pause(0.05)  # what it led to reaches the screen
 
 

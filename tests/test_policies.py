@@ -67,7 +67,7 @@ class TestDraftingRule:
             if rule.goes_on(0, 0.5, 1.0):
                 drafted += 1
                 rule.gains.learn(0, 0.5, gained)
-            rule.learn(1, 25.0, 0, 0)
+            rule.learn(1, 25.0, 0, drafts=0)
         return drafted
 
     def test_sees_where_certain_drafts_would_lose(self) -> None:
@@ -92,7 +92,7 @@ class TestDraftingRule:
     def test_plans_are_weighed_by_what_plain_decoding_takes_at_present(self) -> None:
         rule = rule_for(replace(cost(1.0), context_ms=np.full(65, 0.021)))
         for _ in range(500):
-            rule.learn(2, 1.5 * 21.0, 0, 0)
+            rule.learn(2, 1.5 * 21.0, 0, drafts=0)
         assert rule.rate == pytest.approx(2 / (1.5 * 21.0), rel=1e-3)
         rule.turn_to(1, 0.0, 1000)
         assert rule.rate == pytest.approx(2 / (1.5 * 42.0), rel=1e-3)
@@ -100,7 +100,7 @@ class TestDraftingRule:
     def test_the_rate_is_of_the_text_that_was_decoded_meanwhile(self) -> None:
         rule = rule_for(replace(cost(1.0), context_ms=np.full(65, 0.021)))
         for _ in range(300):  # without any draft, nobody asking
-            rule.learn(1, 5 * 21.0, 4000, 0)
+            rule.learn(1, 5 * 21.0, 4000, drafts=0)
         rule.turn_to(1, 0.0, 4000)
         assert rule.rate == pytest.approx(1 / (5 * 21.0))
 
@@ -163,7 +163,7 @@ class TestResting:
         assert cheap.tracks(100, missing_ms=0.0, lines=8)
         for _ in range(4000):
             assert not dear.tracks(100, missing_ms=0.0, lines=8)
-            dear.rule.learn(8, 119.0, 0, 0)
+            dear.rule.learn(8, 119.0, 0, drafts=0)
         assert dear.tracks(100, missing_ms=0.0)  # alone, it is time for a trial
 
     def test_lines_that_rest_are_prepared_again_after_some_answers(self) -> None:
@@ -177,7 +177,7 @@ class TestResting:
 
     def test_what_costs_nothing_is_always_prepared(self) -> None:
         policy = specfit(cost(14.0, fixed_ms=7.0), Overheads(features_ms=0.0))
-        policy.rule.learn(1, 1e3, 0, 0)
+        policy.rule.learn(1, 1e3, 0, drafts=0)
         assert policy.tracks(100, missing_ms=0.0)
         assert not policy.tracks(100, missing_ms=1e4)
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+import screencases
 from resting import rested
 from storecases import python, talk
-from test_chat_tui import PATIENCE_S, answered, app_of, press, until
+from test_chat_tui import answered, app_of, press, until
 from textual import events
 from textual.widgets import Input, TextArea
 
@@ -488,10 +489,7 @@ async def test_what_is_typed_is_kept_by_itself_and_outlives_a_kill(bundled_engin
     )
     assert process.stdout is not None
     await asyncio.to_thread(process.stdout.readline)
-    deadline = time.monotonic() + PATIENCE_S
-    while rows(path) != ["hello"]:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+    await screencases.until(lambda: rows(path) == ["hello"])
     process.kill()
     process.wait()
     async with chat_of(bundled_engine, path) as pilot:

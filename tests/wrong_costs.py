@@ -7,17 +7,17 @@ a cache of experts, and how many of its cycles drafted. The first texts are take
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from test_lab import speed
 
 from specfit.backend.profiles import load_profile
 from specfit.backend.trace_file import read_trace
 from specfit.planner import DRAFTERS, CycleCost
 from specfit.planner.lab import MAX_ROWS, Lab
-from specfit.planner.replay import ReplayedCycle
 
 PROFILES = ("cpu-experts", "gpu", "half-layers", "streamed")
 # The share of a plain cycle by which plain ones were measured too dear, and drafted ones too cheap.
@@ -49,10 +49,6 @@ def _dearer(cost: CycleCost, rows: slice, share: float) -> CycleCost:
 
 def plain_ms(cost: CycleCost) -> float:
     return cost.verify_ms(1, 8 * float(cost.layer_weights.sum()))
-
-
-def speed(cycles: Sequence[ReplayedCycle]) -> float:
-    return sum(cycle.committed for cycle in cycles) / sum(cycle.ms for cycle in cycles)
 
 
 def main(path: Path, texts: int = 90) -> None:
