@@ -1,4 +1,4 @@
-"""The processor's cores that are worth a thread of llama.cpp's.
+"""The processor's cores that are worth a thread of llama.cpp's, and who else may use them.
 
 Its threads wait for each other after every operation: one on a slow core, or two on one core, hold
 up all others.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
+from threadpoolctl import threadpool_limits
 
 _SYSFS = Path("/sys/devices")
 
@@ -57,6 +59,16 @@ def cores_of(devices: Path, allowed: set[int] | None) -> int:
 
 def _cpu(devices: Path, number: int) -> Path:
     return devices / f"system/cpu/cpu{number}"
+
+
+@cache
+def keep_numpy_off() -> None:
+    """Has numpy's matrix products take one thread, in this process from now on.
+
+    OpenBLAS's threads spin for 100 ms behind a product that is worth sharing, such as a forecast's
+    for three nodes, and hold up the decode that follows as long (LOG.md).
+    """
+    threadpool_limits(1, user_api="blas")
 
 
 def _cpu_list(text: str) -> set[int]:

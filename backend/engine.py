@@ -104,7 +104,8 @@ class Engine:
 
     @classmethod
     def load(cls, options: LoadOptions, progress: Progress | None = None) -> Engine:
-        """Loads model, head and costs; `progress` is told 0..1 and returns False to cancel.
+        """Loads model, head and costs; `progress` is told 0..1 and returns False to cancel. From
+        then on numpy's matrix products take one thread in this process: more would slow llama.cpp.
 
         Raises SpecfitError or ModelFileError, in one sentence, for what cannot be loaded.
         """

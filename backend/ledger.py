@@ -164,7 +164,7 @@ class Ledger:
                 union = policy.beliefs.per_layer(weighted, 1)
                 predicted_union = policy.beliefs.per_layer(expected, 1)
             predicted_ms = cost.verify_ms(1, expected, context, before)
-            ms = (times.committed - times.begun) * 1e3
+            ms = (times.committed - times.planned) * 1e3
             cost.learn_verify(1, weighted, context, before, ms)
             policy.learn_plain(context, paid)
             if found.first:
@@ -180,8 +180,8 @@ class Ledger:
             union_observed=True,
             predicted_union=predicted_union,
             draft_ms=0.0,
-            plan_ms=0.0,
-            verify_ms=(times.verified - times.begun) * 1e3,
+            plan_ms=(times.planned - times.begun) * 1e3,
+            verify_ms=(times.verified - times.planned) * 1e3,
             observe_ms=0.0,
             predicted_cycle_ms=predicted_ms,
             measured_cycle_ms=(time.perf_counter() - times.begun) * 1e3,

@@ -24,7 +24,7 @@ from specfit.planner import (
 
 from .calibration import Measured, calibrated
 from .context import BATCH, TREE_LIMIT, Context
-from .cores import performance_cores
+from .cores import keep_numpy_off, performance_cores
 from .errors import SpecfitError
 from .expert_cache import MAX_ROWS, ExpertCache
 from .head import Head
@@ -142,6 +142,7 @@ def load(options: LoadOptions, progress: Progress | None = None) -> Loaded:
         made = made_with(info, options.runtime, None if source is None else _head_path(options))
         prompt_cache = PromptCache(options.prompt_cache, made, writes=not options.prompt_cache_ro)
 
+    keep_numpy_off()
     runtime = _pinned(options.runtime, plan)
     model = Model(info, placement, lambda fraction: share(LOADED * fraction), runtime, cache)
 

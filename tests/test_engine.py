@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -398,3 +402,16 @@ def test_the_chat_template_is_told_whether_to_think(
     assert generation.opens_thinking is opens
     prompt = bundled_engine.prompt_tokens(messages)
     assert (bundled_engine.prompt(messages, thinking).tokens == prompt) is (thinking is None)
+
+
+def test_numpy_computes_with_one_thread_beside_llama_cpp():
+    # Where the environment does not say so: tests are run with OMP_NUM_THREADS=1.
+    script = """
+from threadpoolctl import threadpool_info
+from specfit.backend import Engine, LoadOptions
+Engine.load(LoadOptions(ctx=320, threads=1, drafting=False)).close()
+print([pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"])
+"""
+    said = {name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=said)
+    assert re.search(r"^\[1(, 1)*\]$", done.stdout, re.MULTILINE), done.stdout + done.stderr
