@@ -6,9 +6,10 @@ whose union of experts is narrow, and one of different tokens, whose union is wi
 since they are tokens that texts are made of. llama.cpp rebuilds its graph when the row count
 changes, and a GPU records it with the second equal decode: so only the last times of a visit to a
 shape are its own, and by how much the first and the second one exceed them, as plain cycles and
-single drafts take turns, is `switch_ms` and `settle_ms`. The head is timed between decodes, where
-it finds the caches as in a cycle. The result is kept in the user's cache folder under a key of all
-it depends on.
+single drafts take turns, is `switch_ms` and `settle_ms`. Where a single draft is best padded it is
+so here, too: a graph whose experts are copied to the GPU is another than one of two rows. The head
+is timed between decodes, where it finds the caches as in a cycle. The result is kept in the user's
+cache folder under a key of all it depends on.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ LEVEL_WIDTHS, LEVEL_ROUNDS, BRANCHING = (1, 2, 4, 8), 10, 8
 LOOKS = 5
 # A stored measurement that is off by more than this factor is taken again; less is followed.
 TOLERANCE = 3.0
-FORMAT = 7
+FORMAT = 8
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,8 @@ def measure(
         done(0.1)
         cycles = Cycles.behind(context)
         steady = _visit_all(cycles, lambda fraction: done(0.1 + 0.6 * fraction))
-        switching_ms = _switching_ms(cycles, lambda fraction: done(0.7 + 0.1 * fraction))
+        draft = _single_draft(steady, padded=held is None)
+        switching_ms = _switching_ms(cycles, draft, lambda fraction: done(0.7 + 0.1 * fraction))
         level_ms, position_ms = ([0.0], 0.0) if head is None else _head_ms(cycles, head)
         done(0.9)
         (observe_ms, unsettled_ms), features_ms = _observe_ms(cycles), _features_ms(cycles)
@@ -237,14 +239,22 @@ def _visit_all(cycles: Cycles, done: Callable[[float], None]) -> dict[Shape, lis
     return steady
 
 
-def _switching_ms(cycles: Cycles, done: Callable[[float], None]) -> tuple[float, float]:
+def _single_draft(steady: dict[Shape, list[float]], *, padded: bool) -> Shape:
+    """What a single draft is decoded as; padded if that may be, and takes less."""
+    alike = [shape for shape in steady if padded and shape[1] and shape[0] > 2]
+    return min([(2, False), *alike], key=lambda shape: typical(steady[shape]))
+
+
+def _switching_ms(
+    cycles: Cycles, draft: Shape, done: Callable[[float], None]
+) -> tuple[float, float]:
     """By how much the first and the second cycle exceed the later ones, where plain cycles and
     single drafts take turns: the mean of both. Medians, or noise would look like a price."""
-    excess: dict[int, list[tuple[float, float]]] = {2: [], 1: []}
+    excess: dict[Shape, list[tuple[float, float]]] = {draft: [], (1, False): []}
     began = time.perf_counter()
     for turn in range(SWITCHES[1]):
-        for rows, seen in excess.items():
-            first, second, *later = cycles.visit((rows, False))
+        for shape, seen in excess.items():
+            first, second, *later = cycles.visit(shape)
             usual = sum(later[-2:]) / 2
             seen.append((first - usual, second - usual))
         done((turn + 1) / SWITCHES[1])

@@ -21,6 +21,7 @@ from specfit.planner import (
     LOOKUP,
     NO_OVERHEADS,
     NOTHING_FOUND,
+    PROMPT,
     Beliefs,
     Bitsets,
     DraftTree,
@@ -199,6 +200,7 @@ class Engine:
         """Learns from a prompt of which so many tokens were processed."""
         if self._held is not None:
             self._held.skip()
+        self._ledger.decoded(PROMPT)
         self._prompt_tokens = 0.7 * self._prompt_tokens + tokens
         self._prompt_ms = 0.7 * self._prompt_ms + ms
 
@@ -219,6 +221,7 @@ class Engine:
         context = sum(line.n_past for line in lines) // len(lines)
         if self._held is not None:
             self._ledger.costs[policy].resident = self._held.sets
+        policy.behind(self._ledger.before)
         room = min(line.room for line in lines)
         roots = [turn.root for turn in turns]
         found = self._look_up(turns, policy, room, context)

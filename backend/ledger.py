@@ -71,15 +71,15 @@ class Ledger:
         self.overheads = overheads
         self.costs: dict[Policy, LiveCost] = {}
         self._measured = measured
-        self._before = PLAINLY
+        self.before = PLAINLY  # the last decode
         self._learning_ms = 0.0  # in the last cycle that `enter` was told of
         # A cycle without drafts is always alike: no planner is asked about it.
         self._plain_union = float(n_used)
         self._plain_weighted = n_used * float(cost.layer_weights.sum())
 
     def decoded(self, rows: int) -> None:
-        """Notes a decode of no cycle."""
-        self._before = self._before.then(rows)
+        """Notes a decode of no cycle; rows: as in `Before`."""
+        self.before = self.before.then(rows)
 
     def enter(self, done: Verified, policy: Policy, times: Times) -> CycleReport:
         """Has the costs and the policy learn from a cycle."""
@@ -106,7 +106,7 @@ class Ledger:
             outcome.rows,
             done.choice.union,
             done.context,
-            self._before,
+            self.before,
             draft.levels,
             policy.planning_ms,
         )
@@ -157,7 +157,7 @@ class Ledger:
         union = predicted_union = self._plain_union
         predicted_ms, cached = 0.0, used or NO_USE
         if self._measured:
-            cost, paid, before = self.costs[policy], self._paid(used), self._before
+            cost, paid, before = self.costs[policy], self._paid(used), self.before
             weighted = expected = self._plain_weighted
             if paid is not None:
                 weighted, expected = paid, policy.beliefs.expected_union(1)
@@ -170,7 +170,7 @@ class Ledger:
             if found.first:
                 spent_ms = 0.0 if found.tree is None else (times.planned - times.begun) * 1e3
                 policy.learn_found(found.first, token, spent_ms)
-            self._before = before.then(1)
+            self.before = before.then(1)
         return CycleReport(
             context=context,
             rows=1,
@@ -210,7 +210,7 @@ class Ledger:
         if self._measured:
             cost = self.costs[policy]
             cost.learn_draft(outcome.levels, outcome.draft_ms)
-            cost.learn_verify(rows, weighted, outcome.context, self._before, outcome.verify_ms)
+            cost.learn_verify(rows, weighted, outcome.context, self.before, outcome.verify_ms)
             policy.learn(outcome)
-        self._before = self._before.then(rows)
+        self.before = self.before.then(rows)
         return union

@@ -9,7 +9,7 @@ from specfit.planner import Beliefs
 
 from .cache import DAMAGE, archived, cache_path, identity, replace_if_possible, unarchived
 
-FORMAT = 3
+FORMAT = 4
 
 
 def memory_path(

@@ -8,6 +8,7 @@ from .beliefs import Beliefs, UnionByRows
 from .cost import (
     NO_OVERHEADS,
     PLAINLY,
+    PROMPT,
     Before,
     CostPoint,
     CycleCost,
@@ -46,6 +47,7 @@ __all__ = [
     "NOTHING_FOUND",
     "NO_OVERHEADS",
     "PLAINLY",
+    "PROMPT",
     "Acceptance",
     "Before",
     "Beliefs",

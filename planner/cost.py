@@ -80,8 +80,12 @@ class Overheads:
 NO_OVERHEADS = Overheads()
 
 
+# Rows of a decode that no cycle's is like: of a prompt.
+PROMPT = 0
+
+
 class Before(NamedTuple):
-    """The last decode. rows: that it had. repeated: the one before it had as many."""
+    """The last decode. rows: that it had, or PROMPT. repeated: the one before it had as many."""
 
     rows: int
     repeated: bool = True

@@ -69,10 +69,10 @@ class DraftingRule:
 
     @property
     def rate(self) -> float:
-        """Long-run tokens per ms, as predicted for the machine that is planned for: at what plain
-        decoding takes at present, since that may be another time soon, behind more text or with
-        other experts in a cache."""
-        return self._tokens / (self._taken * self._plain_ms)
+        """Long-run tokens per ms, as predicted for the machine that is planned for, never less than
+        plain decoding's: at what that takes at present, since it may be another time soon, behind
+        more text or with other experts in a cache."""
+        return max(self._tokens / self._taken, float(self._lines)) / self._plain_ms
 
     def turn_to(self, lines: int, root_union: float, context: int) -> None:
         """The coming cycles are of so many lines, behind so many tokens of text."""
@@ -147,18 +147,15 @@ class DraftingRule:
             self._surest = (cost, Step(extra_ms[n], float(n), n), plain_ms)
         return self._surest[1:]
 
-    def goes_on(self, level: int, gain: float, ms: float, least: float = 0.0) -> bool:
-        """Whether to draft a level, the first one being 0.
+    def goes_on(self, expected: float, ms: float, least: float = 0.0) -> bool:
+        """Whether to draft a level.
 
-        gain: tokens that it is predicted to gain. ms: what drafting and planning it takes. least:
-        tokens that it must gain to pay.
+        expected: tokens that it is to gain. ms: what drafting and planning it takes. least: tokens
+        that it must gain to pay.
         """
-        self.trying = self.gains.calibrated(level, gain) <= least
+        self.trying = expected <= least
         if not self.trying:
             return True
-        # A later level that promises nothing need not be tried: others like it do.
-        if level > 0 and gain <= 0:
-            return False
         prepaid_ms = min(ms, self._prepaid_ms)
         if not self._affordable(ms - prepaid_ms):
             return False
@@ -190,8 +187,8 @@ class DraftingRule:
         plain_ms: float,
         *,
         hoped: bool,
-    ) -> None:
-        """Notes what a cycle's candidates would gain, were switching free.
+    ) -> float:
+        """Notes, and returns in tokens, what a cycle's candidates would gain, were switching free.
 
         plan: the best one as it is. unions: float64 [rows + 1], weighted unions to expect.
         spent_ms: on the candidates. plain_ms: of a plain cycle, as plans are weighed. hoped: see
@@ -199,7 +196,7 @@ class DraftingRule:
         """
         extra_ms, lines = self.switching.by_nodes(), self._lines
         if extra_ms is None:
-            return
+            return plan.committed - lines - self.rate * (plan.ms - plain_ms)
         nodes = int(np.count_nonzero(plan.keep))
         ms = plan.ms - float(extra_ms[nodes])
         if nodes == lines:
@@ -210,6 +207,7 @@ class DraftingRule:
         plain_ms -= float(extra_ms[lines])
         gain_ms = (plan.committed - lines) / self.rate - (ms - plain_ms)
         self.switching.offer(gain_ms, hoped=hoped, drafts=nodes > lines)
+        return self.rate * gain_ms
 
     @property
     def abstains(self) -> bool:

@@ -9,6 +9,8 @@ the further ones.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +23,20 @@ from .tree import FloatArray
 MEMORY, PRECISION = 800.0, 40.0
 _PRIOR, _DEVIATIONS = np.array([0.0, 1.0]), np.array([0.2, 0.5])
 _NAMES = ("first", "further")
+
+
+def if_worth(gain: float, spent: float, charge: float) -> float:
+    """Tokens to expect of a level, of which `gain` is expected where nothing has to be paid for
+    using it.
+
+    spent: on the level, in vain or not. charge: for using it, which may be left; negative: for
+    leaving it. What it brings, gain + spent in the mean, is never less than nothing, and taken to
+    be distributed exponentially.
+    """
+    brings = max(gain + spent, 0.0)
+    if charge <= 0.0 or not brings:
+        return brings - min(charge, 0.0) - spent
+    return brings * math.exp(-charge / brings) - spent
 
 
 class Gains:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from .beliefs import Beliefs
-from .cost import PLAINLY, CycleCost
+from .cost import PROMPT, Before, CycleCost
 from .experts import union_per_layer
 from .policies import NOTHING, Baseline, Choice
 from .replay import PLANNING_MS, Cache, ReplayedCycle, accepted_nodes
@@ -35,10 +35,10 @@ def replay_oracle(
 ) -> list[ReplayedCycle]:
     """Every cycle as the oracle would plan it."""
     cycles: list[ReplayedCycle] = []
-    cost, tokens, ms, before = cost.padded(), 1.0, 0.0, PLAINLY
+    cost, tokens, ms = cost.padded(), 1.0, 0.0
     held = None if cache is None else cache.begun
     for text in texts:
-        at = 0
+        at, before = 0, Before(PROMPT)
         while at < len(text.steps):
             steps = text.steps[at:]
             folded = cost.behind(steps[0].context, before)

@@ -167,8 +167,8 @@ class Unruled(DraftingRule):
     def may_draft(self, planning_ms: float) -> bool:
         return True
 
-    def goes_on(self, level: int, gain: float, ms: float, least: float = 0.0) -> bool:
-        return level == 0 or gain > 0
+    def goes_on(self, expected: float, ms: float, least: float = 0.0) -> bool:
+        return True
 
 
 class NoisyForecast(Forecast):

@@ -9,11 +9,12 @@ import numpy as np
 
 from .account import DEEPEST, Account
 from .beliefs import Beliefs
-from .cost import NO_OVERHEADS, CycleCost, Levels, Overheads
+from .cost import NO_OVERHEADS, Before, CycleCost, Levels, Overheads
 from .drafting import DraftingRule
 from .drafts import Drafts, without_experts
 from .foresight import Foresight
 from .found import first_level
+from .gains import if_worth
 from .livecost import LiveCost
 from .looking import Looking
 from .policies import FIRST_PLANNING_MS, NOTHING, Choice, Outcome, followed, widths_of
@@ -121,6 +122,9 @@ class Planned:
         self._newest = self._folded = self._found = None
         self._account = Account(None if self.ratio else self.rule.rate)
 
+    def behind(self, before: Before) -> None:
+        self.rule.switching.before = before
+
     @property
     def finds(self) -> bool:
         return not self.rule.abstains and self.rule.finds(self._finding_ms)
@@ -155,11 +159,15 @@ class Planned:
         order = sorted(range(len(roots)), key=lambda line: -hopes[line])
         worth = self._worth(self._lines, plain_ms)
         gain, n, hoped = self._best_first(hopes, worth)
-        self._resting.learn(self._lines, self.rule.gains.calibrated(0, gain))
-        self.rule.switching.hope(gain / self.rule.rate, self._lines + n)
+        charge = self.rule.switching.hope(gain / self.rule.rate, self._lines + n) * self.rule.rate
+        spent = self.rule.rate * self._spent_ms([(0,) * n])
+        # Of switching nothing is paid before it is known what there is to be gained by it.
+        expected = if_worth(self.rule.gains.calibrated(0, gain + charge), spent, charge)
+        self._resting.learn(self._lines, expected)
+        gain += charge
         if self._newest is not None:
             gain, worth, order = self._beside(np.array(hopes))
-            n = len(order)
+            n, expected = len(order), self.rule.gains.calibrated(0, gain)
             if not n:
                 return False
         self._drafting = np.array(sorted(order[:n]), np.int32)
@@ -169,7 +177,7 @@ class Planned:
         # Caught up on once, the text serves all further drafts of the answer.
         least = self.rule.rate * self._waiting_ms / self._resting.drafted
         ms = self._spent_ms([(0,) * n]) + self._waiting_ms
-        goes_on = self.rule.goes_on(0, gain, ms, least)
+        goes_on = self.rule.goes_on(expected, ms, least)
         self._account.trial = self.rule.trying
         return self._resting.drafts(now=goes_on)
 
@@ -213,7 +221,10 @@ class Planned:
         worth = self._worth(plan.committed, plan.ms)
         gain = self._worth(wider.committed, wider.ms) - worth
         level_ms = self._spent_ms([level])
-        if not len(nodes) or not self.rule.goes_on(depth, gain, level_ms):
+        expected = self.rule.gains.calibrated(depth, gain)
+        # A level that promises nothing need not be tried: others like it do.
+        pays = expected > 0 or gain > 0
+        if not (len(nodes) and pays and self.rule.goes_on(expected, level_ms)):
             self._account.wider = (wider, len(nodes))
             return NOTHING, 0
         self._hopes.append((gain, worth))
@@ -232,12 +243,12 @@ class Planned:
             drafts = self._drafts(tree, self.beliefs.acceptance.conditional(tree))
             self._newest = (drafts, self._best(drafts, self._levels_drafted))
         drafts, plan = self._newest
-        worth = self._worth(plan.committed, plan.ms)
+        worth, offered = self._worth(plan.committed, plan.ms), self._offer(drafts, plan)
         for level, (predicted, before) in enumerate(self._hopes):
-            self.rule.gains.learn(level, predicted, worth - before)
+            free = level == 0 and self._found is None
+            self.rule.gains.learn(level, predicted, offered if free else worth - before)
         self._learn_saving(drafts, worth)
         rows = int(np.count_nonzero(plan.keep))
-        self._offer(drafts, plan)
         chances = drafts.chances[plan.keep]
         if drafts.forecast is None or rows == self._lines:
             return Choice(plan.keep, chances, self.beliefs.expected_union(rows))
@@ -382,10 +393,11 @@ class Planned:
         limit = None if self.live.resident is not None else float(row_ms)
         return self._foresight.pays(self.rule.rate, limit)
 
-    def _offer(self, drafts: Drafts, plan: Plan) -> None:
+    def _offer(self, drafts: Drafts, plan: Plan) -> float:
+        """Tokens that the best plan would gain, were switching free."""
         hoped, unions = self._found is None and bool(self._hopes), self.beliefs.expected_unions
         spent_ms = self._spent_ms(self._levels_drafted)
-        self.rule.offer(drafts, plan, unions, spent_ms, self._plain_ms, hoped=hoped)
+        return self.rule.offer(drafts, plan, unions, spent_ms, self._plain_ms, hoped=hoped)
 
     def _learn_saving(self, drafts: Drafts, worth: float) -> None:
         """Learns what the forecast was worth."""

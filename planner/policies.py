@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from .beliefs import Beliefs
-from .cost import Levels
+from .cost import Before, Levels
 from .experts import Bitsets
 from .forecast import ExpertForecast
 from .livecost import LiveCost
@@ -108,6 +108,9 @@ class Policy(Protocol):
         time, this one among them.
         """
 
+    def behind(self, before: Before) -> None:
+        """A cycle begins, and this was the last decode, whoever's."""
+
     @property
     def reads_states(self) -> bool:
         """Whether the trees of this cycle should carry the head's states."""
@@ -183,6 +186,9 @@ class Baseline:
 
     def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         return True
+
+    def behind(self, before: Before) -> None:
+        pass
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         return True

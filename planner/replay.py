@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .cost import PLAINLY, Before, CycleCost
+from .cost import PROMPT, Before, CycleCost
 from .experts import Bitsets, unpack
 from .found import NOTHING_FOUND, found_by
 from .livecost import LiveCost
@@ -204,16 +204,17 @@ def replay(
     """
     held = None if cache is None else cache.begun
     cycles: list[ReplayedCycle] = []
-    before = PLAINLY
+    before = Before(PROMPT)
     waiting = [text for text in reversed(texts) if text.steps]
     going: list[Sequence[TracedStep]] = []  # what is left of each line
     indices: list[NgramIndex] = []  # of what is behind it
     while going or waiting:
         while waiting and len(going) < lines:
-            text = waiting.pop()
+            text, before = waiting.pop(), Before(PROMPT)
             going.append(text.steps)
             indices.append(NgramIndex())
             indices[-1].extend(text.prompt.tolist())
+        policy.behind(before)
         cost = true_cost(len(cycles)).behind(_context(going), before)
         if held is not None:
             live.resident = held.sets

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .beliefs import Beliefs
+from .cost import Before
 from .policies import Choice, Outcome, Policy
 from .reason import Reason
 from .tree import DraftTree, IntArray
@@ -34,6 +35,9 @@ class Steady:
 
     def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         return self._policy.tracks(prompt, missing_ms, lines)
+
+    def behind(self, before: Before) -> None:
+        self._policy.behind(before)
 
     @property
     def finds(self) -> bool:

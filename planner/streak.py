@@ -14,6 +14,8 @@ without any switch is a draw g in every cycle; to be drafting already is worth
 c being the way there and back, and a what drafting goes on to cost for switching among its numbers
 of rows: the difference of the states' relative values (Puterman 1994, 8.4), learned online from
 what cycles offer. It is 0 where drafts are rare, and nearly c where every cycle gains by one.
+Drafts begin when what was learned of v is at its highest, and so above what is true: of share * c,
+share^2 * c is believed then.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .cost import PLAINLY, Before, CycleCost
+from .cost import PLAINLY, PROMPT, Before, CycleCost
 from .livecost import LiveCost
 from .tree import FloatArray
 
 # A cycle's weight; and what is left of a, where nothing is drafted, so that it is tried again.
-WEIGHT, FORGET = 1 / 16, 1 - 1 / 512
+WEIGHT, FORGET = 1 / 32, 1 - 1 / 512
 NO_OFFER = -np.inf
 
 
@@ -41,11 +43,14 @@ class Streak:
 
         before: the last decode. roots: rows of a plain cycle, which costs nothing more where the
         last one was plain. A second decode of as many rows costs nothing here: that it will be
-        recorded is counted as the first one's.
+        recorded is counted as the first one's. Behind a prompt either way is a switch.
         """
         around_ms = cost.around_ms
         if not around_ms:
             return 0.0
+        if before.rows == PROMPT:
+            ahead_ms = self.share**2 * around_ms - (cost.switch_ms + cost.settle_ms)
+            return max(0.0, ahead_ms if rows == roots else -ahead_ms)
         if before.rows != roots:
             if rows == roots:
                 return self.share * around_ms
@@ -54,7 +59,7 @@ class Streak:
             return 0.0
         # The graph of plain cycles, which was not recorded yet, need not be.
         spared_ms = 0.0 if before.repeated else cost.settle_ms
-        return max(0.0, (1 - self.share) * around_ms - spared_ms)
+        return max(0.0, (1 - self.share**2) * around_ms - spared_ms)
 
     def learn(self, gain_ms: float, around_ms: float) -> None:
         """Learns from a cycle in which drafts would have gained so much without switching; minus
@@ -126,10 +131,13 @@ class Switching:
         cost = self._live.now
         return self._streak.extra_ms(cost, cost.rows(nodes), before, cost.rows(self._roots))
 
-    def hope(self, gain_ms: float, nodes: int) -> None:
-        """Notes by how much a head's drafts, so many nodes, are hoped to beat a plain cycle."""
-        self._hoped_ms = gain_ms + self.charged_ms(nodes)
+    def hope(self, gain_ms: float, nodes: int) -> float:
+        """Notes by how much a head's drafts, so many nodes, are hoped to beat a plain cycle; what
+        switching takes of that is returned."""
+        charged_ms = self.charged_ms(nodes)
+        self._hoped_ms = gain_ms + charged_ms
         self._offered_ms = max(self._offered_ms, self._hoped_ms + self._better_ms)
+        return charged_ms
 
     def offer(self, gain_ms: float, *, hoped: bool, drafts: bool = True) -> None:
         """Notes by how much the best plan of a cycle's candidates would beat a plain one, were it
@@ -145,7 +153,7 @@ class Switching:
             cost = self._live.now
             roots = cost.rows(self._roots)
             self._streak.learn(self._offered_ms, around_ms)
-            on = self.before.rows != roots and rows != roots
+            on = self.before.rows not in (PROMPT, roots) and rows != roots
             self._streak.goes_on(cost.extra_ms(rows, self.before) if on else None, around_ms)
         self.before = self.before.then(rows)
         self._hoped_ms = self._offered_ms = NO_OFFER

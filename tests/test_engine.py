@@ -21,6 +21,7 @@ from specfit.backend import Engine, LoadOptions, Sampling, Spec, SpecfitError, c
 from specfit.backend.calibration import Measured
 from specfit.backend.head import Head
 from specfit.backend.profiles import load_profile, shipped_profiles
+from specfit.planner import PROMPT
 
 GREEDY = Sampling(temp=0.0)
 MODES = ["off", "chain:3", "eagle3:31", "specfit"]
@@ -286,9 +287,25 @@ class TestCosts:
 
         monkeypatch.setattr(calibration.Cycles, "visit", visit)
         cycles = calibration.Cycles.behind(engine.context)
-        switch_ms, settle_ms = calibration._switching_ms(cycles, lambda _fraction: None)
+        switch_ms, settle_ms = calibration._switching_ms(cycles, (2, False), lambda _fraction: None)
         assert switch_ms == pytest.approx(4.0, abs=1.0)
         assert settle_ms == pytest.approx(7.0, abs=1.0)
+
+    def test_a_single_draft_is_measured_as_it_will_be_decoded(self) -> None:
+        steady = {(2, True): [1.0], (32, True): [4.0], (1, False): [2.0], (2, False): [5.0]}
+        assert calibration._single_draft(steady, padded=True) == (32, True)
+        assert calibration._single_draft(steady, padded=False) == (2, False)
+        assert calibration._single_draft({**steady, (2, False): [3.0]}, padded=True) == (2, False)
+
+    def test_a_policy_is_told_whose_decode_came_before(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[int] = []
+        policy = engine.policy(Spec.parse("off"))
+        monkeypatch.setattr(policy, "behind", lambda before: told.append(before.rows))
+        for _ in range(2):
+            answer(engine, "off", max_tokens=4)
+        assert told == [PROMPT, 1, 1] * 2
 
     def test_a_measurement_is_kept_and_taken_again_when_it_no_longer_holds(
         self, engine: Engine, measured: Measured, monkeypatch: pytest.MonkeyPatch, cache: Path

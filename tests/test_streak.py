@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specfit.planner import Before, CycleCost, FloatArray, LiveCost
-from specfit.planner.cost import PLAINLY
+from specfit.planner.cost import PLAINLY, PROMPT
+from specfit.planner.gains import if_worth
 from specfit.planner.streak import Streak, Switching
 
 DRAFTED = 2
@@ -81,6 +82,28 @@ def test_a_head_that_always_gains_is_used_after_a_while_however_dear_the_switch(
     play(np.full(200, 4.0), machine, streak)
     assert streak.extra_ms(machine, DRAFTED, PLAINLY, 1) < 4.0
     assert play(np.full(200, 4.0), machine, streak) > 3.8
+
+
+def test_behind_a_prompt_only_the_way_back_is_charged() -> None:
+    machine, streak, prompted = cost(6.0, 9.0), Streak(), Before(PROMPT)
+    assert machine.extra_ms(1, prompted) == machine.extra_ms(DRAFTED, prompted) == 6.0
+    assert streak.extra_ms(machine, 1, prompted, 1) == 0.0
+    assert streak.extra_ms(machine, DRAFTED, prompted, 1) == 6.0 + 9.0
+    streak.share = 1.0  # every cycle gains by a draft: plain ones give up the way there
+    assert streak.extra_ms(machine, DRAFTED, prompted, 1) == 0.0
+    assert streak.extra_ms(machine, 1, prompted, 1) == 6.0
+
+
+@given(st.floats(-3.0, 3.0), st.floats(0.0, 3.0), st.floats(-3.0, 30.0), st.floats(0.0, 3.0))
+def test_what_may_be_left_loses_no_more_than_looking_at_it(
+    gain: float, spent: float, charge: float, more: float
+) -> None:
+    worth = if_worth(gain, spent, charge)
+    assert worth >= -spent
+    assert worth >= if_worth(gain, spent, charge + more) - 1e-9
+    assert worth >= gain - charge - 1e-9  # what using it always would bring
+    if gain >= -spent:
+        assert if_worth(gain, spent, 0.0) == pytest.approx(gain)
 
 
 def test_a_lookup_now_and_then_does_not_make_switching_look_cheap() -> None:
