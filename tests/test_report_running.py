@@ -169,7 +169,7 @@ def test_a_segment_goes_on_as_behind_a_cycle_of_its_own_mode(rounds, engine, mon
 
     def noted(self):
         own = self.cycles[-1].rows if self.cycles else 1
-        seen.setdefault(self._line.number, []).append((own, engine._ledger._before))
+        seen.setdefault(self._line.number, []).append((own, engine._ledger.before))
         step(self)
 
     monkeypatch.setattr(report_round, "SEGMENT_S", 0.0)
