@@ -42,7 +42,7 @@ N_KINDS = 2 * FAMILIARITIES
 TEACHERS = 4
 PROBE_STEP = 0.02
 # From this depth on a node's parent, which tells least, is not asked: level by level takes long.
-DEEP = 6
+DEEP = 2
 GROWTH_STEP = 0.02
 # Rows that the usual shares of experts follow, at first and later, and the latest ones.
 FIRST_ROWS = 8
