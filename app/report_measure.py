@@ -94,8 +94,7 @@ def measure(
         if not waiting:
             break
         placement = min(waiting, key=lambda one: len(store.results.rounds_of(one.name)))
-        new = [one for one in waiting if not store.results.visits_of(one.name)]
-        part_s = budget.part(max(1, len(new)))
+        part_s = budget.part(len(waiting))
         try:
             _visit(plan, placement, store, beside, command, budget, part_s, interrupts)
         except AppError as error:
