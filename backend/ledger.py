@@ -156,6 +156,7 @@ class Ledger:
         """
         union = predicted_union = self._plain_union
         predicted_ms, cached = 0.0, used or NO_USE
+        plan_ms = (times.planned - times.begun) * 1e3
         if self._measured:
             cost, paid, before = self.costs[policy], self._paid(used), self.before
             weighted = expected = self._plain_weighted
@@ -168,7 +169,7 @@ class Ledger:
             cost.learn_verify(1, weighted, context, before, ms)
             policy.learn_plain(context, paid)
             if found.first:
-                spent_ms = 0.0 if found.tree is None else (times.planned - times.begun) * 1e3
+                spent_ms = 0.0 if found.tree is None else plan_ms
                 policy.learn_found(found.first, token, spent_ms)
             self.before = before.then(1)
         return CycleReport(
@@ -180,7 +181,7 @@ class Ledger:
             union_observed=True,
             predicted_union=predicted_union,
             draft_ms=0.0,
-            plan_ms=(times.planned - times.begun) * 1e3,
+            plan_ms=plan_ms,
             verify_ms=(times.verified - times.planned) * 1e3,
             observe_ms=0.0,
             predicted_cycle_ms=predicted_ms,

@@ -147,15 +147,20 @@ class DraftingRule:
             self._surest = (cost, Step(extra_ms[n], float(n), n), plain_ms)
         return self._surest[1:]
 
-    def goes_on(self, expected: float, ms: float, least: float = 0.0) -> bool:
-        """Whether to draft a level.
+    def goes_on(
+        self, level: int, gain: float, expected: float, ms: float, least: float = 0.0
+    ) -> bool:
+        """Whether to draft a level, the first one being 0.
 
-        expected: tokens that it is to gain. ms: what drafting and planning it takes. least: tokens
-        that it must gain to pay.
+        gain: tokens that it is predicted to gain. expected: what that is found to come to. ms: what
+        drafting and planning it takes. least: tokens that it must gain to pay.
         """
         self.trying = expected <= least
         if not self.trying:
             return True
+        # A later level that promises nothing need not be tried: others like it do.
+        if level > 0 and gain <= 0:
+            return False
         prepaid_ms = min(ms, self._prepaid_ms)
         if not self._affordable(ms - prepaid_ms):
             return False

@@ -167,8 +167,10 @@ class Unruled(DraftingRule):
     def may_draft(self, planning_ms: float) -> bool:
         return True
 
-    def goes_on(self, expected: float, ms: float, least: float = 0.0) -> bool:
-        return True
+    def goes_on(
+        self, level: int, gain: float, expected: float, ms: float, least: float = 0.0
+    ) -> bool:
+        return level == 0 or gain > 0
 
 
 class NoisyForecast(Forecast):

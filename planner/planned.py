@@ -159,25 +159,26 @@ class Planned:
         order = sorted(range(len(roots)), key=lambda line: -hopes[line])
         worth = self._worth(self._lines, plain_ms)
         gain, n, hoped = self._best_first(hopes, worth)
-        charge = self.rule.switching.hope(gain / self.rule.rate, self._lines + n) * self.rule.rate
-        spent = self.rule.rate * self._spent_ms([(0,) * n])
         # Of switching nothing is paid before it is known what there is to be gained by it.
-        expected = if_worth(self.rule.gains.calibrated(0, gain + charge), spent, charge)
+        charge = self.rule.rate * self.rule.switching.charged_ms(self._lines + n)
+        gain, spent_ms = gain + charge, self._spent_ms([(0,) * n])
+        self.rule.switching.hope(gain / self.rule.rate)
+        expected = self.rule.gains.calibrated(0, gain)
+        expected = if_worth(expected, self.rule.rate * spent_ms, charge)
         self._resting.learn(self._lines, expected)
-        gain += charge
         if self._newest is not None:
             gain, worth, order = self._beside(np.array(hopes))
-            n, expected = len(order), self.rule.gains.calibrated(0, gain)
+            n = len(order)
             if not n:
                 return False
+            expected, spent_ms = self.rule.gains.calibrated(0, gain), self._spent_ms([(0,) * n])
         self._drafting = np.array(sorted(order[:n]), np.int32)
         self._hopes.append((gain, worth))
         self._account.first = (self._first_ms(n) - plain_ms, hoped, plain_ms)
         self._waiting_ms = waiting * self._overheads.position_ms
         # Caught up on once, the text serves all further drafts of the answer.
         least = self.rule.rate * self._waiting_ms / self._resting.drafted
-        ms = self._spent_ms([(0,) * n]) + self._waiting_ms
-        goes_on = self.rule.goes_on(expected, ms, least)
+        goes_on = self.rule.goes_on(0, gain, expected, spent_ms + self._waiting_ms, least)
         self._account.trial = self.rule.trying
         return self._resting.drafts(now=goes_on)
 
@@ -222,9 +223,7 @@ class Planned:
         gain = self._worth(wider.committed, wider.ms) - worth
         level_ms = self._spent_ms([level])
         expected = self.rule.gains.calibrated(depth, gain)
-        # A level that promises nothing need not be tried: others like it do.
-        pays = expected > 0 or gain > 0
-        if not (len(nodes) and pays and self.rule.goes_on(expected, level_ms)):
+        if not len(nodes) or not self.rule.goes_on(depth, gain, expected, level_ms):
             self._account.wider = (wider, len(nodes))
             return NOTHING, 0
         self._hopes.append((gain, worth))

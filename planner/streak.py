@@ -131,13 +131,11 @@ class Switching:
         cost = self._live.now
         return self._streak.extra_ms(cost, cost.rows(nodes), before, cost.rows(self._roots))
 
-    def hope(self, gain_ms: float, nodes: int) -> float:
-        """Notes by how much a head's drafts, so many nodes, are hoped to beat a plain cycle; what
-        switching takes of that is returned."""
-        charged_ms = self.charged_ms(nodes)
-        self._hoped_ms = gain_ms + charged_ms
-        self._offered_ms = max(self._offered_ms, self._hoped_ms + self._better_ms)
-        return charged_ms
+    def hope(self, gain_ms: float) -> None:
+        """Notes by how much a head's drafts are hoped to beat a plain cycle, were it not for
+        switching."""
+        self._hoped_ms = gain_ms
+        self._offered_ms = max(self._offered_ms, gain_ms + self._better_ms)
 
     def offer(self, gain_ms: float, *, hoped: bool, drafts: bool = True) -> None:
         """Notes by how much the best plan of a cycle's candidates would beat a plain one, were it
@@ -155,5 +153,4 @@ class Switching:
             self._streak.learn(self._offered_ms, around_ms)
             on = self.before.rows not in (PROMPT, roots) and rows != roots
             self._streak.goes_on(cost.extra_ms(rows, self.before) if on else None, around_ms)
-        self.before = self.before.then(rows)
         self._hoped_ms = self._offered_ms = NO_OFFER

@@ -64,7 +64,7 @@ class TestDraftingRule:
         """Cycles that drafted, in a text where drafting gains `gained` tokens and promises 0.5."""
         drafted = 0
         for _ in range(cycles):
-            if rule.goes_on(rule.gains.calibrated(0, 0.5), 1.0):
+            if rule.goes_on(0, 0.5, rule.gains.calibrated(0, 0.5), 1.0):
                 drafted += 1
                 rule.gains.learn(0, 0.5, gained)
             rule.learn(1, 25.0, 0, drafts=0)
@@ -115,11 +115,11 @@ class TestDraftingRule:
 
     def test_predictions_that_are_always_too_low_are_corrected(self) -> None:
         rule = rule_for(cost(5.0))
-        assert not rule.goes_on(rule.gains.calibrated(1, -0.1), 1.0)
+        assert not rule.goes_on(1, -0.1, rule.gains.calibrated(1, -0.1), 1.0)
         for gain in np.linspace(-0.3, 0.3, 100):
             rule.gains.learn(1, float(gain), float(gain) + 0.2)
-        assert rule.goes_on(rule.gains.calibrated(1, -0.1), 1.0)
-        assert not rule.goes_on(rule.gains.calibrated(1, -0.4), 1.0)
+        assert rule.goes_on(1, -0.1, rule.gains.calibrated(1, -0.1), 1.0)
+        assert not rule.goes_on(1, -0.4, rule.gains.calibrated(1, -0.4), 1.0)
 
 
 def specfit(table: CycleCost, overheads: Overheads = NO_OVERHEADS) -> Planned:

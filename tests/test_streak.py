@@ -140,7 +140,7 @@ def charge_after(cycles: int, hoped_ms: float, found_ms: float, *, hoped: bool) 
     for so much without switching, every eighth of which saw what there was."""
     switching = Switching(Streak(), LiveCost(cost(6.0, 9.0), follows=False))
     for cycle in range(cycles):
-        switching.hope(hoped_ms - switching.extra_ms(2) + switching.extra_ms(1), 2)
+        switching.hope(hoped_ms)
         if cycle % 8 == 0:
             switching.offer(found_ms, hoped=hoped)
         switching.passed(1)
@@ -174,7 +174,9 @@ def test_charges_are_never_negative_nor_more_than_there_and_back(
     play(np.array(gains or [0.0]), machine, streak)
     again = Streak()
     again.restore(streak.state())
-    for rows, before in product((1, 2, 5), (PLAINLY, Before(1, repeated=False), Before(2))):
+    for rows, before in product(
+        (1, 2, 5), (PLAINLY, Before(1, repeated=False), Before(2), Before(PROMPT))
+    ):
         charge = again.extra_ms(machine, rows, before, 1)
         assert 0.0 <= charge <= machine.around_ms * (1 + 1e-9)
         assert charge == streak.extra_ms(machine, rows, before, 1)
