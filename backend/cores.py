@@ -36,6 +36,16 @@ def performance_cores() -> int:
     return max(1, min(physical, len(allowed) if allowed else physical))
 
 
+@cache
+def keep_numpy_off() -> None:
+    """Has numpy's matrix products take one thread, in this process from now on.
+
+    OpenBLAS's threads spin for 100 ms behind a product that is worth sharing, such as a forecast's
+    for three nodes, and hold up the decode that follows as long (LOG.md).
+    """
+    threadpool_limits(1, user_api="blas")
+
+
 def cores_of(devices: Path, allowed: set[int] | None) -> int:
     """What Linux tells in /sys/devices; 0 if it does not.
 
@@ -59,16 +69,6 @@ def cores_of(devices: Path, allowed: set[int] | None) -> int:
 
 def _cpu(devices: Path, number: int) -> Path:
     return devices / f"system/cpu/cpu{number}"
-
-
-@cache
-def keep_numpy_off() -> None:
-    """Has numpy's matrix products take one thread, in this process from now on.
-
-    OpenBLAS's threads spin for 100 ms behind a product that is worth sharing, such as a forecast's
-    for three nodes, and hold up the decode that follows as long (LOG.md).
-    """
-    threadpool_limits(1, user_api="blas")
 
 
 def _cpu_list(text: str) -> set[int]:
