@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MODELS = "Recommended: Qwen3-30B-A3B"
 # Packages without which the doctor sees nothing else.
-_OWN = ("numpy", "psutil", "platformdirs", "huggingface-hub")
+_OWN = ("numpy", "psutil", "platformdirs", "huggingface-hub", "threadpoolctl")
 
 Rows = list[tuple[str, str]]
 

@@ -17,7 +17,7 @@ PACKAGES = {
     name: name.replace("-", "_")
     for name in (
         *("numpy", "psutil", "click", "platformdirs", "rich", "textual", "jinja2", "gguf"),
-        *("huggingface-hub", "safetensors"),
+        *("huggingface-hub", "safetensors", "threadpoolctl"),
     )
 }
 SEARCH = "the planner's search"

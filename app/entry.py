@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from .plain_text import shown
+from .start import unimported
 
 USER_ERROR = 2
 INTERRUPTED = 128 + signal.SIGINT
@@ -78,6 +79,8 @@ def user_sentence(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
         return f"{error.filename}: {reason}" if error.filename is not None else reason
+    if isinstance(error, ImportError):
+        return unimported(error)
     if isinstance(error, (AppError, *_engine_errors())):
         return " ".join(str(error).split())
     return None
