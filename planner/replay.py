@@ -201,17 +201,21 @@ def replay(
 
     live: the costs that the policy plans by. true_cost: what cycle number i really costs. cache:
     of experts, which then cost what they do when they are missing there. drafters: those there are.
+    No draft knows where a text ends: each has room for the longest of them, as for a -n.
     """
     held = None if cache is None else cache.begun
     cycles: list[ReplayedCycle] = []
     before = Before(PROMPT)
     waiting = [text for text in reversed(texts) if text.steps]
+    longest = max((len(text.steps) for text in texts), default=0)
     going: list[Sequence[TracedStep]] = []  # what is left of each line
+    rooms: list[int] = []  # tokens that each line may still have
     indices: list[NgramIndex] = []  # of what is behind it
     while going or waiting:
         while waiting and len(going) < lines:
             text, before = waiting.pop(), Before(PROMPT)
             going.append(text.steps)
+            rooms.append(longest)
             indices.append(NgramIndex())
             indices[-1].extend(text.prompt.tolist())
         policy.behind(before)
@@ -221,7 +225,8 @@ def replay(
             cost = replace(cost, resident=live.resident)
         lookups = indices if DRAFTERS[LOOKUP] in drafters else []
         has_head = DRAFTERS[HEAD] in drafters
-        cycle, taken, experts = _cycle(going, policy, live, cost, before, lookups, has_head)
+        room = min(rooms)
+        cycle, taken, experts = _cycle(going, room, policy, live, cost, before, lookups, has_head)
         if cache is not None and held is not None:
             held, cycle = cache.behind(held, cycle, experts)
         cycles.append(cycle)
@@ -230,6 +235,7 @@ def replay(
             index.extend([int(step.tree.tokens[0]) for step in steps[:n]])
         left = [steps[n:] for steps, n in zip(going, taken, strict=True)]
         indices = [index for index, steps in zip(indices, left, strict=True) if steps]
+        rooms = [room - n for room, n, steps in zip(rooms, taken, left, strict=True) if steps]
         going = [steps for steps in left if steps]
     return cycles
 
@@ -241,6 +247,7 @@ def _context(going: Sequence[Sequence[TracedStep]]) -> int:
 
 def _cycle(
     going: Sequence[Sequence[TracedStep]],
+    room: int,
     policy: Policy,
     live: LiveCost,
     cost: CycleCost,
@@ -250,7 +257,6 @@ def _cycle(
 ) -> tuple[ReplayedCycle, list[int], Bitsets]:
     """A cycle, how many steps each line gets on by it, and the experts it used [n, layer, word]."""
     context, weights = _context(going), cost.layer_weights
-    room = min(map(len, going))
     roots = [int(steps[0].tree.tokens[0]) for steps in going]
     found = NOTHING_FOUND
     if lookups:

@@ -156,6 +156,16 @@ class TestModes:
         plain = speed(several.take("off", cost, lines=4))
         assert speed(several.take("specfit", cost, lines=4)) > 0.98 * plain
 
+    def test_drafts_do_not_know_where_a_text_ends(self) -> None:
+        trace = repeating()
+        short = replace(trace.texts[0], steps=trace.texts[0].steps[:50])
+        ends = Lab(replace(trace, texts=(short, trace.texts[0])))
+        cycles = ends.take("chain:16", machine(), drafters=("ngram",))
+        committed_by = np.cumsum([cycle.committed for cycle in cycles])
+        last = cycles[np.flatnonzero(committed_by == len(short.steps))[0]]
+        begins, limit = len(short.steps) - last.committed, len(trace.texts[0].steps)
+        assert last.rows == 1 + limit - begins
+
     def test_a_dense_model_is_replayed_too(self) -> None:
         trace = made_up_trace(40)
         steps = [
