@@ -36,7 +36,6 @@ _SURE = 1e-4
 # By whom a token was named: the columns of `DraftTree.named` that count.
 _KINDS = ((HEAD,), (LOOKUP,), (HEAD, LOOKUP), (LOOKUP,))
 BY_HEAD, BY_LOOKUP, BY_BOTH, DENIED = range(len(_KINDS))
-_FIRST = np.array([columns[0] for columns in _KINDS])
 # By whether the head was asked for a node's siblings, and by `DraftTree.source` of the node.
 _KIND_OF = np.array(
     [[BY_HEAD, BY_HEAD, BY_LOOKUP, BY_BOTH], [BY_HEAD, BY_HEAD, DENIED, BY_BOTH]], np.int32
@@ -65,19 +64,14 @@ class Acceptance:
 
     def conditional(self, tree: DraftTree) -> FloatArray:
         """float64 [n]: chance that a node is accepted given that its parent is; 1 for a root."""
-        depths = _clipped(tree.depths)
-        if tree.named is None:
-            theta = self._regression(BY_HEAD).theta
-            scores = theta[0] * _logits(tree.probs) + (theta[1] + theta[1 + depths])
-        else:
-            nodes, kinds, logits = np.arange(len(tree)), kinds_of(tree), _logits(tree.named)
-            thetas = np.zeros((len(_KINDS), 3 + DEPTHS))
-            for kind in set(kinds[tree.n_lines :].tolist()):
-                theta = self._regression(kind).theta
-                thetas[kind, : len(theta)] = theta
-            of = thetas[kinds]
-            scores = of[:, 0] * logits[nodes, _FIRST[kinds]] + (of[:, 1] + of[nodes, 1 + depths])
-            scores += of[:, -1] * logits[:, LOOKUP]
+        kinds = kinds_of(tree)
+        scores = np.zeros(len(tree))
+        for kind in set(kinds[tree.n_lines :].tolist()):
+            of = np.flatnonzero(kinds == kind)
+            x = _described(tree.by_drafter[of][:, _KINDS[kind]], tree.depths[of])
+            regression = self._regression(kind)
+            variances = ((x @ regression.covariance) * x).sum(axis=1)
+            scores[of] = (x @ regression.theta) * _moderation(variances)
         chances: FloatArray = 1 / (1 + np.exp(-scores))
         chances[: tree.n_lines] = 1.0
         return chances
@@ -88,9 +82,14 @@ class Acceptance:
 
     def first_looked_up(self, prob: float) -> float:
         """Of a lookup's first token, without arrays: it may be asked for in every cycle."""
-        slope, base, first = self._regression(BY_LOOKUP).theta.tolist()[:3]
+        regression = self._regression(BY_LOOKUP)
+        slope, base, first = regression.theta.tolist()[:3]
         sure = min(max(prob, _SURE), 1 - _SURE)
-        return 1 / (1 + math.exp(-(slope * math.log(sure / (1 - sure)) + base + first)))
+        logit = math.log(sure / (1 - sure))
+        (a, ab, ac), (_, b, bc), (_, _, c) = regression.covariance[:3, :3].tolist()
+        variance = logit * (a * logit + 2 * (ab + ac)) + b + 2 * bc + c
+        score = (slope * logit + base + first) / math.sqrt(1 + math.pi / 8 * variance)
+        return 1 / (1 + math.exp(-score))
 
     def learn(self, tree: DraftTree, path: list[int]) -> None:
         """Learns from a verified tree whose nodes `path` (roots included) were accepted."""
@@ -123,11 +122,7 @@ class Acceptance:
 
     def _learn_kind(self, kind: int, named: FloatArray, depths: IntArray, y: BoolArray) -> None:
         regression = self._regression(kind)
-        x = np.zeros((len(y), 1 + DEPTHS + named.shape[1]))
-        x[:, 0] = _logits(named[:, 0])
-        x[:, 1] = 1.0
-        x[np.arange(len(x)), 1 + _clipped(depths)] = 1.0
-        x[:, 2 + DEPTHS :] = _logits(named[:, 1:])
+        x = _described(named, depths)
         scores = x @ regression.theta
         chances = 1 / (1 + np.exp(-scores))
         spread = np.maximum(chances * (1 - chances), 1e-3)
@@ -169,6 +164,22 @@ class Acceptance:
 def kinds_of(tree: DraftTree) -> IntArray:
     """int32 [n]: of each draft what was said of it, BY_HEAD to DENIED; BY_HEAD for roots."""
     return _KIND_OF[tree.expanded[tree.parents].astype(np.intp), tree.source]
+
+
+def _described(named: FloatArray, depths: IntArray) -> FloatArray:
+    """float64 [n, k], what a score is linear in. named: float64 [n, drafters that count]."""
+    x = np.zeros((len(named), 1 + DEPTHS + named.shape[1]))
+    x[:, 0] = _logits(named[:, 0])
+    x[:, 1] = 1.0
+    x[np.arange(len(x)), 1 + _clipped(depths)] = 1.0
+    x[:, 2 + DEPTHS :] = _logits(named[:, 1:])
+    return x
+
+
+def _moderation(variances: FloatArray) -> FloatArray:
+    """What scores of such variances are multiplied by, for the mean of their chances (MacKay, "The
+    Evidence Framework Applied to Classification Networks", 1992)."""
+    return 1 / np.sqrt(1 + math.pi / 8 * variances)
 
 
 def _new_regression(prior: FloatArray) -> RunningRegression:

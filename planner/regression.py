@@ -21,15 +21,20 @@ class RunningRegression:
         self._precision, self._information = self._precision0.copy(), self._information0.copy()
         self._memory = memory
         self._theta = np.array(prior, np.float64)
+        self._covariance = np.diag(np.square(deviations))
         self._unused = self._seen = 0
 
     @property
     def theta(self) -> FloatArray:
         """float64 [k], the estimate, at most a few observations old."""
-        if self._unused >= (STALE if self._seen > EAGER else 1):
-            self._theta = _solved(self._precision, self._information)
-            self._unused = 0
+        self._work_out()
         return self._theta
+
+    @property
+    def covariance(self) -> FloatArray:
+        """float64 [k, k], how far `theta` may be off."""
+        self._work_out()
+        return self._covariance
 
     def learn(self, x: FloatArray, y: FloatArray, weights: FloatArray) -> None:
         """Learns from x [m, k], y [m], weights [m]."""
@@ -39,6 +44,12 @@ class RunningRegression:
         self._information += (keep - 1) * (self._information - self._information0) + y @ weighted
         self._unused += len(y)
         self._seen += len(y)
+
+    def _work_out(self) -> None:
+        if self._unused >= (STALE if self._seen > EAGER else 1):
+            self._covariance = np.linalg.inv(self._precision)
+            self._theta = self._covariance @ self._information
+            self._unused = 0
 
     def state(self) -> FloatArray:
         """float64 [k + 1, k]: what was learned, to be kept."""
@@ -50,10 +61,7 @@ class RunningRegression:
             raise ValueError("the kept state of a regression has another shape")
         self._precision, self._information = state[:-1].copy(), state[-1].copy()
         try:
-            self._theta = _solved(self._precision, self._information)
+            self._covariance = np.linalg.inv(self._precision)
+            self._theta = self._covariance @ self._information
         except np.linalg.LinAlgError as error:
             raise ValueError("the kept state of a regression is singular") from error
-
-
-def _solved(precision: FloatArray, information: FloatArray) -> FloatArray:
-    return np.asarray(np.linalg.solve(precision, information), np.float64)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfit.planner import Acceptance, DraftTree, Outlook
+from specfit.planner import HEAD, LOOKUP, Acceptance, DraftTree, Outlook, named_by
 from specfit.planner.regression import RunningRegression
 
 
@@ -31,7 +31,16 @@ def taught(rate: float, temperature: float = 1.0, prob: float = 0.9, n: int = 20
 
 class TestAcceptance:
     def test_the_head_is_believed_at_first(self) -> None:
-        assert Acceptance().chances(chain(0.8, 0.5)) == pytest.approx([1, 0.8, 0.4])
+        assert Acceptance().chances(chain(0.8, 0.5)) == pytest.approx([1, 0.8, 0.4], abs=0.02)
+
+    @pytest.mark.parametrize("kind", [HEAD, LOOKUP])
+    def test_what_is_sure_is_believed_less_until_such_drafts_were_verified(self, kind: int) -> None:
+        acceptance, named = Acceptance(), named_by(kind, np.array([0.9999]))
+        sure, _ = DraftTree.of_root(0).joined([0], [1], named)
+        assert acceptance.conditional(sure)[1] < 0.99
+        for _ in range(300):
+            acceptance.learn(sure, [0, 1])
+        assert acceptance.conditional(sure)[1] > 0.99
 
     def test_learns_the_true_rate_of_an_overconfident_head(self) -> None:
         assert taught(0.3).chances(chain(0.9))[1] == pytest.approx(0.3, abs=0.08)
