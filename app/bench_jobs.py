@@ -135,6 +135,8 @@ def trace(
     if predict == 0:
         raise AppError("-n 0 leaves nothing to record")
     prompts = sound_prompts(source)
+    if trace_path.is_file() and trace_path.stat().st_size:
+        raise AppError(f"{trace_path} is there already; give another name, or remove it")
     check_writable(trace_path)
 
     from .bench_runs import Runner

@@ -18,18 +18,28 @@ replaced_option = click.option(
     metavar="OUT.gguf",
     type=click.Path(path_type=Path),
     required=True,
-    help="File to write; an existing one is replaced.",
+    help="File to write; an existing GGUF file is replaced.",
 )
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises AppError if no file can take the place of `path`: another takes it by its name, so it
-    must not be a device."""
+    """Raises AppError if no GGUF file can take the place of `path`: another takes it by its name,
+    so it must not be a device."""
     if path.is_dir():
         raise AppError(f"{path} is a folder; give the name of a file")
     if path.exists() and not path.is_file():
         raise AppError(f"{path} is no file, and would be replaced by one; give another name")
     check_writable(path)
+    refuse_foreign(path, b"GGUF")
+
+
+def refuse_foreign(path: Path, begins: bytes) -> None:
+    """Raises AppError if a file is there that does not begin as those do which may be replaced."""
+    if path.is_file():
+        with about(path), path.open("rb") as file:
+            found = file.read(len(begins))
+        if found and found != begins:
+            raise AppError(f"{path} holds something else already; give another name, or remove it")
 
 
 def check_writable(path: Path) -> None:

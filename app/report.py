@@ -12,11 +12,12 @@ from typing import Any
 
 import click
 
-from .bench_out import check_writable, refuse_overwriting
+from .bench_out import check_writable, refuse_foreign, refuse_overwriting
 from .entry import AppError, about, run, say
 from .interrupts import Interrupts
 from .options import ModelChoice
 from .report_plan import (
+    BEGINS,
     DEFAULT_MODES,
     Budget,
     Placement,
@@ -120,6 +121,7 @@ def report(
     with about(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
     check_writable(out)
+    refuse_foreign(out, BEGINS.encode())
 
     from .report_beside import Beside, gguf_head
     from .report_measure import check_same, measure, settings_of
@@ -148,6 +150,8 @@ def report(
     failed: dict[str, str] = {}
     with Store(folder) as store:
         check_same(plan, store.results)
+        if not (kinds or store.results.rounds):
+            raise AppError(f"{folder} holds no whole round to write of; give --prompts KIND=FILE")
         try:
             with Interrupts() as interrupts:
                 failed = measure(plan, store, beside, command, budget, interrupts)

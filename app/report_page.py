@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .bench_audit import Audit, Estimate
-from .report_plan import OFF, PLAIN
+from .report_plan import BEGINS, OFF, PLAIN
 from .report_round import SEGMENT_S, SETTLING, TURNS
 from .report_stats import predicted, ratio, runs_of, speed, times
 from .report_store import Record, Results, Round
@@ -38,8 +38,7 @@ def page(
     model. picture: name of the plot beside the page."""
     placements = list(dict.fromkeys(visit["placement"] for visit in results.visits))
     parts = [
-        "# Benchmarks\n",
-        "Written by `specfit-report` from its results; edit nothing here.\n",
+        f"{BEGINS} from its results; edit nothing here.\n",
         _what(results, placements, about_it),
     ]
     if any(results.rounds_of(name) for name in placements):

@@ -22,6 +22,8 @@ DEFAULT_MODES = "off,chain:1,chain:2,chain:3,eagle3:31,eagle3:60,count,specfit"
 OFF, SPECFIT = "off", "specfit"
 # llama_decode and argmax in a loop, beside the modes.
 PLAIN = "llama.cpp"
+# How a page begins.
+BEGINS = "# Benchmarks\n\nWritten by `specfit-report`"
 # Threads of the default placements where a GPU does the rest; and half of them.
 MOST_THREADS = 16
 # Its value is the number of rows from which llama.cpp copies experts to the GPU.

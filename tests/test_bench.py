@@ -169,10 +169,8 @@ def test_predictions_are_audited_and_drawn(command, prompts, tmp_path):
 
 def test_a_recorded_trace_can_be_replayed(command, prompts, tmp_path):
     path = tmp_path / "trace.jsonl"
-    path.write_text("an older trace")
-    outcome = command(
-        *(bench.main, "--prompts", prompts, "--trace", path, "-n", 6, "--temp", 0.7, *LOAD)
-    )
+    asked = ("--prompts", prompts, "--trace", path, "-n", 6, "--temp", 0.7, *LOAD)
+    outcome = command(bench.main, *asked)
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == f"{path}: 12 tokens of 2 answers\n"
     trace = read_trace(path)
@@ -184,6 +182,9 @@ def test_a_recorded_trace_can_be_replayed(command, prompts, tmp_path):
             assert following.tree.tokens[0] == step.next
     replayed = command(bench.main, "--replay", path, "--modes", "off,chain:2,specfit")
     assert (replayed.code, replayed.err) == (0, "")
+    kept, again = path.read_bytes(), command(bench.main, *asked)
+    assert (again.code, path.read_bytes()) == (2, kept)
+    assert "is there already" in again.err
 
 
 def test_an_interrupted_recording_is_a_shorter_trace(bundled_engine, tmp_path, monkeypatch):

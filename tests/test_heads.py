@@ -280,18 +280,21 @@ def test_the_command_converts_and_says_why_not(
     made = command(main, head, "-m", target.path, "-o", out, "--type", "q8_0")
     assert (made.code, made.err) == (0, "")
     assert read_head_file(out, target).n_vocab == VOCAB
-    out.write_text("older")
+    out.write_text("GGUF, older")
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
     for arguments, says in (
         ((tmp_path, "-m", target.path, "-o", out), "holds no .safetensors"),
         ((head, "-m", tmp_path / "none", "-o", out), "There is no model file"),
         ((head, "-m", bundled_model(), "-o", out), "made for another model"),
         ((head, "-m", target.path, "-o", tmp_path), "is a folder"),
+        ((head, "-m", target.path, "-o", notes), "holds something else already"),
         ((head, "-m", target.path, "-o", target.path), "is the model itself"),
         ((head, "-m", target.path, "-o", tmp_path / "no" / "out"), "No such file"),
     ):
         refused = command(main, *arguments)
         assert refused.code == 2 and says in refused.err and refused.err.count("\n") == 1
-    assert out.read_text() == "older"
+    assert (out.read_text(), notes.read_text()) == ("GGUF, older", "mine")
     assert not list(tmp_path.glob("*.part"))
 
 

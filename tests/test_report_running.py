@@ -28,6 +28,7 @@ from specfit.app.report_measure import (
 from specfit.app.report_page import page
 from specfit.app.report_plain import PlainLoop, check_llama_bench, llama_bench
 from specfit.app.report_plan import (
+    BEGINS,
     OFF,
     PLAIN,
     SPECFIT,
@@ -37,7 +38,7 @@ from specfit.app.report_plan import (
 from specfit.app.report_programs import Placed
 from specfit.app.report_replay import replay_all, trace_files
 from specfit.app.report_round import Rounds
-from specfit.app.report_store import Store
+from specfit.app.report_store import RESULTS, Store
 from specfit.app.report_visit import _check_room, profile_of
 from specfit.backend import Engine, LoadOptions, Sampling, Spec
 from specfit.backend.calibration import Measured
@@ -359,7 +360,7 @@ def prompts(tmp_path: Path) -> Path:
 )
 def test_bad_input_is_one_sentence_and_code_2(command, prompts, tmp_path, arguments, reason):
     page_path = tmp_path / "page.md"
-    page_path.write_text("mine")
+    page_path.write_text(BEGINS)
     filled = [one.format(prompts=prompts, page=page_path) for one in arguments]
     outcome = command(report.main, tmp_path / "kept", "-o", page_path, *filled)
     assert (outcome.code, outcome.out) == (2, "")
@@ -367,6 +368,20 @@ def test_bad_input_is_one_sentence_and_code_2(command, prompts, tmp_path, argume
     assert outcome.err.startswith("specfit-report: ")
     assert reason in outcome.err
     assert not (tmp_path / "kept").exists()
+
+
+def test_a_page_is_not_written_over_anything_else_nor_of_nothing(command, prompts, tmp_path):
+    path, folder = tmp_path / "page.md", tmp_path / "kept"
+    path.write_text("mine")
+    foreign = command(report.main, folder, "-o", path, "--prompts", f"a={prompts}")
+    assert (foreign.code, path.read_text()) == (2, "mine")
+    assert "holds something else already" in foreign.err
+    path.write_text(BEGINS + " older")
+    folder.mkdir()
+    (folder / RESULTS).touch()
+    torn = command(report.main, folder, "-o", path)
+    assert (torn.code, path.read_text()) == (2, BEGINS + " older")
+    assert "no whole round" in torn.err
 
 
 def test_a_head_that_llama_server_cannot_compute_is_refused_before_anything_is_measured(

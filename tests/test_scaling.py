@@ -305,7 +305,7 @@ def test_an_error_leaves_the_old_file(
     command: Callable[..., Outcome],
 ) -> None:
     out = tmp_path / "x.gguf"
-    out.write_text("old")
+    out.write_text("GGUF, old")
 
     def fails(*_arguments: object) -> None:
         raise error
@@ -314,7 +314,7 @@ def test_an_error_leaves_the_old_file(
     ended = command(main, "-o", out, "--source", small.path, "--embd", "128")
     assert ended.code == code
     assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]
-    assert out.read_text() == "old"
+    assert out.read_text() == "GGUF, old"
 
 
 def test_the_command_writes_and_tells_the_routing(
