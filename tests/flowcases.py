@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from resting import rested
-from screencases import screen_text, until
+from screencases import until
 from textual import events
 from textual.pilot import Pilot
 
@@ -176,11 +176,6 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
     for key in keys:
         pilot.app.simulate_key(key)
     await asyncio.sleep(REST_S)
-
-
-async def seen(pilot: Pilot[None], text: str) -> None:
-    """Waits until `text` is on the screen."""
-    await until(lambda: text in screen_text(pilot))
 
 
 def answers(pilot: Pilot[None]) -> list[str]:

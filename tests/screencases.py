@@ -67,6 +67,16 @@ async def given(pilot: Pilot[None]) -> object:
     return pilot.app.result
 
 
+async def seen(pilot: Pilot[None], *texts: str) -> str:
+    """Waits until all of `texts` are on the screen, and gives what is on it then.
+
+    What a widget was told reaches the screen with a refresh of its own, some time later on a
+    busy machine, so no pause is long enough.
+    """
+    await until(lambda: all(text in screen_text(pilot) for text in texts))
+    return screen_text(pilot)
+
+
 def screen_text(pilot: Pilot[None]) -> str:
     strips = pilot.app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from counting import counted
-from screencases import until
+from screencases import seen, until
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -50,10 +49,6 @@ async def room(*messages: Widget, size=(80, 24)) -> AsyncIterator[Pilot[None]]:
         yield pilot
 
 
-def screen_of(pilot: Pilot[None]) -> str:
-    return pilot.app.export_screenshot().replace("&#160;", " ")
-
-
 def mark_of(answer: Answer) -> str:
     mark = answer.query_one(".mark")
     return str(mark.render()) if mark.display else ""
@@ -65,17 +60,14 @@ async def test_thinking_is_folded_and_timed_and_the_answer_stands_alone():
         for piece in ("<thi", "nk>\nLet me", " see", "\n</think>", "\n\nIt is **four**."):
             await answer.append(piece)
         await answer.finish("complete")
-        await pilot.pause()
         assert answer.query_one(Markdown).source == "It is **four**."
         assert answer.text == "<think>\nLet me see\n</think>\n\nIt is **four**."
         assert answer.written == "It is **four**."
         assert 0 <= answer.thought_s < 5
-        screen = screen_of(pilot)
-        assert re.search("▸ Thought for . s", screen) and "Let me see" not in screen
+        screen = await seen(pilot, "▸ Thought for ", "It is four.")
+        assert "Let me see" not in screen
         await pilot.click("ThinkingTitle")
-        await pilot.pause()
-        screen = screen_of(pilot)
-        assert "▾ Thought" in screen and "Let me see" in screen
+        await seen(pilot, "▾ Thought", "Let me see")
         assert isinstance(pilot.app.focused, Input)
 
 
@@ -87,16 +79,14 @@ async def test_thinking_streams_while_unfolded_and_enter_folds_it():
         await answer.thinking.toggle()
         assert answer.thinking.unfolded
         await answer.append("second")
-        await pilot.pause()
-        assert "first second" in screen_of(pilot) and "Thinking …" in screen_of(pilot)
+        await seen(pilot, "first second", "Thinking …")
         answer.thinking.query_one("ThinkingTitle").focus()
         await pilot.press("enter")
         assert not answer.thinking.unfolded
         await answer.append(" third</think>Yes")
         await answer.finish("complete")
         await pilot.press("enter")
-        await pilot.pause()
-        assert "first second third" in screen_of(pilot)
+        await seen(pilot, "first second third")
         assert answer.text == "<think>\nfirst second third</think>Yes"
 
 
@@ -131,7 +121,7 @@ async def test_a_stored_answer_tells_how_it_ended(status, mark):
     answer = Answer("<think>\nhm\n</think>\n\nHalf", status, thought_s=12.3, message_id=5)
     async with room(answer) as pilot:
         assert mark_of(answer).startswith(mark) and bool(mark_of(answer)) == bool(mark)
-        assert "Thought for 12 s" in screen_of(pilot)
+        await seen(pilot, "Thought for 12 s")
         answer.set_version(2, 3, "Alt+Left, Alt+Right")
         assert mark_of(answer).endswith("version 2/3 (Alt+Left, Alt+Right)")
 
@@ -200,9 +190,7 @@ async def test_drafted_text_is_underlined_on_demand():
         answer.set_spans([(0, 2), (10, 17)])
         assert [answer.text[a:b] for a, b in answer.spans] == ["hm", "**one**"]
         await answer.append(" three")
-        await pilot.pause()
-        screen = screen_of(pilot)
-        assert "**one**" in screen and "␛ three" in screen and "\x1b" not in screen
+        assert "\x1b" not in await seen(pilot, "**one**", "␛ three")
         assert not answer.query_one(Markdown).display
         await answer.show_drafted(False)
         await answer.finish("complete")

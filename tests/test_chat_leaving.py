@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from flowcases import Scripted, notices, press, scripted, seen
-from screencases import until
+from flowcases import Scripted, notices, press, scripted
+from screencases import seen, until
 from textual.widgets import Input, TextArea
 
 from specfit.app import chat_leaving

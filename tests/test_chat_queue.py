@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 from flowcases import Scripted, answers, notices, press, setup_of
 from resting import rested
-from screencases import screen_text, until
+from screencases import screen_text, seen, until
 from storecases import talk
 from textual.pilot import Pilot
 
@@ -83,13 +83,13 @@ async def test_a_message_waits_for_the_model_and_is_kept_at_once(store):
     slow = Slow("A drink.")
     async with loading(slow, store) as pilot:
         await send(pilot, "What is tea?")
-        await until(lambda: WAITS in screen_text(pilot))
-        await until(lambda: "Esc takes the message back" in screen_text(pilot))
+        await seen(pilot, WAITS)
+        await seen(pilot, "Esc takes the message back")
         (kept,) = store.conversations()
         assert [one.content for one in store.messages(kept.id)] == ["What is tea?"]
         slow.go_on.set()
         await until(lambda: answers(pilot) == ["A drink."] and pilot.app.exchange is None)
-        assert WAITS not in screen_text(pilot)
+        await until(lambda: WAITS not in screen_text(pilot))
         assert [one.content for one in store.messages(kept.id)] == ["What is tea?", "A drink."]
 
 
@@ -126,12 +126,12 @@ async def test_an_edited_message_that_is_taken_back_leaves_all_as_it_was(store):
     tea = talk(store, "What is tea?", "A drink.")
     async with loading(Slow(), store, tea) as pilot:
         app = pilot.app
-        await until(lambda: "A drink." in screen_text(pilot))  # it is read meanwhile
+        await seen(pilot, "A drink.")  # it is read meanwhile
         await press(pilot, "up", "!", "enter")
         await until(lambda: app.queued is not None and "A drink." not in screen_text(pilot))
         assert [one.content for one in app.session.path] == ["What is tea?!"]
         await press(pilot, "escape")
-        await until(lambda: "A drink." in screen_text(pilot))
+        await seen(pilot, "A drink.")
         assert app.composer.text == "What is tea?!"
         assert [one.content for one in store.messages(tea)] == ["What is tea?", "A drink."]
 
@@ -172,9 +172,7 @@ async def test_where_the_model_goes_is_told_while_it_loads_and_by_stats():
     slow = Slow("A drink.")
     there = "GPU 5.0 GiB: layers 37 of 37, experts of 12 of 36 · host memory 12.0 GiB"
     async with loading(slow) as pilot:
-        await until(lambda: there in screen_text(pilot))
-        assert "Loading the model: 50%" in screen_text(pilot)
-        assert "Esc cancels" in screen_text(pilot)
+        await seen(pilot, there, "Loading the model: 50%", "Esc cancels")
         slow.go_on.set()
         await until(lambda: pilot.app.engine is not None)
         pilot.app.composer.insert("/stats")
@@ -192,7 +190,7 @@ async def test_a_store_that_cannot_be_opened_is_told_at_once(folder, tmp_path, m
     object.__setattr__(setup, "load", slow)
     app = ChatApp(setup)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(lambda: "What is said in this window is not kept: " in screen_text(pilot))
+        await seen(pilot, "What is said in this window is not kept: ")
         assert app.is_loading
         slow.go_on.set()
         await send(pilot, "What is tea?")

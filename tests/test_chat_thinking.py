@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from screencases import screen_text
+from screencases import seen
 from storecases import python
 from test_chat_tui import answered, ask, chat, mark_of, press, until
 
@@ -93,9 +93,9 @@ async def test_thinking_is_folded_timed_and_no_part_of_later_prompts(thinker):
         await say(pilot, "What is tea?")
         ((thought, said),) = parts(pilot)
         assert thought > 40 and 4 <= said <= 40
-        await until(pilot, lambda: "▸ Thought for" in screen_text(pilot))
+        await seen(pilot, "▸ Thought for")
         await press(pilot, "alt+t")
-        await until(pilot, lambda: "▾ Thought for" in screen_text(pilot))
+        await seen(pilot, "▾ Thought for")
         await say(pilot, "Why?")
         answer = pilot.app.session.path[1]
         assert answer.meta["thought_s"] >= 0
@@ -138,11 +138,11 @@ async def test_what_is_stopped_while_it_thinks_is_kept_and_not_read_again(thinke
         await ask(pilot, "What is tea?")
         answer = pilot.app.query_one(Answer)
         await until(pilot, lambda: len(answer.text) > 40)
-        await until(pilot, lambda: "▸ Thinking …" in screen_text(pilot))
+        await seen(pilot, "▸ Thinking …")
         await press(pilot, "escape")
         await answered(pilot)
         assert mark_of(answer) == "stopped"
-        await until(pilot, lambda: "▸ Thought for" in screen_text(pilot))
+        await seen(pilot, "▸ Thought for")
         thinker.grammars = dict(GRAMMARS)
         await say(pilot, "Why?")
         assert thinker.prompts[-1] == "user\nWhat is tea?\n\nWhy?\nassistant\n"
@@ -179,6 +179,6 @@ async def test_what_was_thought_before_a_kill_is_there_again(bundled_engine, pat
     async with chat(bundled_engine, store=store) as pilot:
         await pilot.app._open(store.conversations()[0].id)
         assert parts(pilot) == [(len("It is hot. " * 30) - 1, 0)]
-        await until(pilot, lambda: "▸ Thought  " in screen_text(pilot))  # nobody knows how long
+        await seen(pilot, "▸ Thought  ")  # nobody knows how long
         assert "the program ended" in mark_of(pilot.app.query_one(Answer))
     store.close()

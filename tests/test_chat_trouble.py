@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 import pytest
-from flowcases import Scripted, answers, notices, opened, press, say, scripted, seen, setup_of
+from flowcases import Scripted, answers, notices, opened, press, say, scripted, setup_of
 from rich.console import Console
-from screencases import screen_text, until
+from screencases import screen_text, seen, until
 from storecases import kept, said, talk, turn
 
 from specfit.app.session import Session
@@ -39,7 +39,7 @@ async def test_the_open_conversation_leaves_the_screen_as_it_is_deleted(store):
         assert pilot.app.composer.editing is None
         assert pilot.app.composer.text == ""
         assert answers(pilot) == [] and not pilot.app.query(UserMessage)
-        assert "Q1 hello" not in screen_text(pilot)
+        await until(lambda: "Q1 hello" not in screen_text(pilot))
         await press(pilot, "alt+up", "ctrl+r", "alt+left", "up")
         await say(pilot, "/branch 1")
         assert "/branch: no message has other versions" in notices(pilot)

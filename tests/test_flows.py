@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from flowcases import Scripted, answers, notices, opened, press, say, scripted, seen, setup_of
-from screencases import SMALL, WIDE, screen_text, until
+from flowcases import Scripted, answers, notices, opened, press, say, scripted, setup_of
+from screencases import SMALL, WIDE, screen_text, seen, until
 from storecases import talk
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -58,12 +58,9 @@ def underlined(pilot: Pilot[None]) -> list[str]:
 async def test_a_question_is_answered_in_markdown_with_code_in_colours(size):
     async with scripted(Scripted(MARKDOWN), size) as pilot:
         await say(pilot, "What is tea?")
-        await seen(pilot, "def brew(leaves):")
-        screen = screen_text(pilot)
-        assert "It is hot:" in screen
+        screen = await seen(pilot, "def brew(leaves):", "It is hot:", "2.10 tokens a step")
         assert "#" not in screen and "```" not in screen
         assert len(set(styles_of(pilot, "def brew"))) > 2
-        assert "2.10 tokens a step" in screen
         assert layout_holds(pilot)
 
 
@@ -73,9 +70,8 @@ async def test_thinking_is_asked_for_folded_timed_and_not_sent_again():
         await say(pilot, "/think")
         await say(pilot, "Where does tea grow?")
         assert engine.asked[-1].thinking is True
-        await seen(pilot, "▸ Thought for 0 s")
-        await seen(pilot, "Tea grows in hills.")
-        assert "It grows in hills." not in screen_text(pilot)
+        screen = await seen(pilot, "▸ Thought for 0 s", "Tea grows in hills.")
+        assert "It grows in hills." not in screen
         await press(pilot, "alt+t")
         await seen(pilot, "It grows in hills.")
         await say(pilot, "/no_think")
@@ -155,8 +151,8 @@ async def test_a_conversation_is_chosen_and_another_deleted(store):
         await press(pilot, "enter")
         await until(lambda: answers(pilot) == ["Leaves in hot water."])
         await press(pilot, "ctrl+o")
-        await seen(pilot, "What is snow?")
-        await press(pilot, *(["down"] if screen_text(pilot).find("tea") == -1 else []))
+        screen = await seen(pilot, "What is snow?")
+        await press(pilot, *(["down"] if "tea" not in screen else []))
         await press(pilot, "ctrl+d", "enter")
         await until(lambda: len(store.conversations()) == 1)
 
@@ -228,8 +224,8 @@ async def test_thinking_is_not_offered_where_the_model_has_none():
     for engine.model.knows_thinking in (True, False):
         async with scripted(engine, (80, 40)) as pilot:
             await press(pilot, "f3")
-            await seen(pilot, "Speculation")
-            assert ("as the model likes" in screen_text(pilot)) == engine.model.knows_thinking
+            screen = await seen(pilot, "Speculation")
+            assert ("as the model likes" in screen) == engine.model.knows_thinking
 
 
 # Keys and commands

@@ -18,7 +18,7 @@ from screencases import (
     given,
     notices,
     press,
-    screen_text,
+    seen,
     showing,
     until,
     write,
@@ -91,14 +91,12 @@ async def looked(pilot: Pilot[None]) -> None:
 async def test_the_table_says_what_each_model_is_and_whether_it_fits(machine, size):
     async with showing(ModelPicker(), size) as pilot:
         await looked(pilot)
-        text = screen_text(pilot)
+        text = await seen(pilot, "damaged", "4 models · 3 heads · 1 damaged")
         row = next(line for line in text.splitlines() if "Qwen3-30B" in line)
         assert [word for word in row.strip("│ ").split() if "Qwen3" not in word] == [
             *("qwen3moe", "Q4_K_M", "18.6", "GB", "128/8", "40k", "too", "big")
         ]
-        assert "damaged" in text
         assert "5 models" not in text
-        assert "4 models · 3 heads · 1 damaged" in text
         assert {cell_len(line) for line in text.splitlines()} == {size[0]}
 
 
@@ -107,15 +105,14 @@ async def test_escape_sequences_and_markup_of_a_file_are_only_shown(machine):
         await looked(pilot)
         await write(pilot, "evil")
         await looked(pilot)
-        text = screen_text(pilot)
-        assert "␛]0;owned␇[red]x[/]" in text
+        text = await seen(pilot, "␛]0;owned␇[red]x[/]")
         assert not {"\x1b", "\x07"} & set(text)
 
 
 async def test_the_bundled_model_is_chosen_with_its_own_head(machine):
     async with showing(ModelPicker()) as pilot:
         await looked(pilot)
-        assert "● EAGLE-3 head bundled/eagle3" in screen_text(pilot)
+        await seen(pilot, "● EAGLE-3 head bundled/eagle3")
         await press(pilot, "enter")
         assert await given(pilot) == Choice(None, None)
 
@@ -128,9 +125,7 @@ async def test_typing_filters_and_enter_takes_the_head_that_fits(machine):
         assert [entry.label for entry in pilot.app.screen.query_one(ModelTable).entries] == [
             "Qwen3-30B-A3B-Q4_K_M"
         ]
-        text = screen_text(pilot)
-        assert "too big: 18.6 GB, 12.0 GB free" in text
-        assert "● EAGLE-3 head a/right" in text
+        await seen(pilot, "too big: 18.6 GB, 12.0 GB free", "● EAGLE-3 head a/right")
         await press(pilot, "enter")
         assert await given(pilot) == Choice(MODELS[1].path, HEADS[2].path, 40960)
 
@@ -156,8 +151,7 @@ async def test_a_head_that_does_not_fit_says_why_and_is_refused(machine):
     async with showing(ModelPicker()) as pilot:
         await looked(pilot)
         await press(pilot, "tab", "end", "enter")
-        await pilot.pause(0.02)
-        assert "made for another model" in screen_text(pilot)
+        await seen(pilot, "made for another model")
         assert "made for another model" in notices(pilot)[-1]
         assert pilot.app.result is NOT_CLOSED
 
@@ -167,7 +161,7 @@ async def test_a_damaged_model_says_why_and_is_refused(machine):
         await looked(pilot)
         await write(pilot, "cut")
         await looked(pilot)
-        assert "Cannot be used: /m/cut.gguf is cut short" in screen_text(pilot)
+        await seen(pilot, "Cannot be used: /m/cut.gguf is cut short")
         await press(pilot, "enter")
         assert "cut short" in notices(pilot)[-1]
         assert pilot.app.result is NOT_CLOSED
@@ -177,7 +171,7 @@ async def test_the_loaded_model_is_where_the_cursor_begins(machine):
     async with showing(ModelPicker(current=MODELS[2].path)) as pilot:
         await looked(pilot)
         assert pilot.app.screen.query_one(ModelTable).highlighted == MODELS[2]
-        assert "loaded now" in screen_text(pilot)
+        await seen(pilot, "loaded now")
 
 
 async def test_escape_leaves_everything_as_it_is(machine):
@@ -226,7 +220,7 @@ async def test_thousands_of_models_do_not_hold_the_keys_up(machine, monkeypatch)
     monkeypatch.setattr(library, "find", lambda _folders: iter(many))
     async with showing(ModelPicker()) as pilot:
         await looked(pilot)
-        assert f"{4000 - MOST_ROWS:,} not shown" in screen_text(pilot)
+        await seen(pilot, f"{4000 - MOST_ROWS:,} not shown")
         with counted() as calls:
             await write(pilot, "3999")
         assert pilot.app.screen.query_one(ModelTable).highlighted == many[-1]
@@ -244,7 +238,7 @@ async def test_a_scan_in_progress_is_seen_and_ends_with_the_screen(machine, monk
 
     monkeypatch.setattr(library, "find", endless)
     async with showing(ModelPicker()) as pilot:
-        await until(lambda: "looking" in screen_text(pilot))
+        await seen(pilot, "looking")
         await press(pilot, "escape")
         assert await given(pilot) is None
         await asyncio.sleep(0.05)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from screencases import given, press, screen_text, showing, until
+from screencases import given, press, seen, showing, until
 from test_chat_tui import answered, ask, chat
 from test_chat_tui import press as press_in_chat
 from test_pickers import looked, machine  # noqa: F401 -- a fixture
@@ -47,13 +45,11 @@ async def test_the_chat_is_written_to_and_read(bundled_engine, size):
         await answered(pilot)
         composer, conversation = (pilot.app.query_one(kind) for kind in (Composer, Conversation))
         last_word = pilot.app.query_one(Answer).text.split()[-1]
-        assert last_word in screen_text(pilot)
+        await seen(pilot, last_word)
         composer.insert("many words " * 40 + "end")
-        await asyncio.sleep(0.1)
-        assert "end" in screen_text(pilot)
+        await seen(pilot, "end", last_word[:WIDEST_LETTERS])
         assert composer.content_size.height >= 1
         assert conversation.region.height >= 2
-        assert last_word[:WIDEST_LETTERS] in screen_text(pilot)
 
 
 @TWO_SIZES
@@ -73,7 +69,7 @@ async def test_the_panel_takes_the_place_of_the_conversation(bundled_engine, siz
         assert is_seen(panel.meters)
         await press_in_chat(pilot, "ctrl+t")
         last_word = pilot.app.query_one(Answer).text.split()[-1]
-        await until(lambda: last_word in screen_text(pilot))
+        await seen(pilot, last_word)
 
 
 @TWO_SIZES
@@ -88,7 +84,7 @@ async def test_every_parameter_is_reached_and_what_is_wrong_is_told(size):
         await until(lambda: screen.focused is fields[0])
         screen.query_one("#top_p").focus()
         await press(pilot, "9")
-        await until(lambda: "Top-p: " in screen_text(pilot))
+        await seen(pilot, "Top-p: ")
         assert is_seen(screen.query_one("#help"))
         assert screen.query_one("#help").has_class("-error")
         await press(pilot, "escape")
@@ -102,7 +98,7 @@ async def test_a_system_prompt_is_written(size, tmp_path):
         for field in screen.focus_chain:
             field.focus()
             await until(lambda field=field: is_seen(field))
-        await until(lambda: "Be brief." in screen_text(pilot))
+        await seen(pilot, "Be brief.")
         await press(pilot, "escape")
         assert await given(pilot) is None
 
@@ -111,10 +107,10 @@ async def test_a_system_prompt_is_written(size, tmp_path):
 async def test_models_and_heads_are_chosen_from(machine, size):  # noqa: F811
     async with showing(ModelPicker(), size) as pilot:
         await looked(pilot)
-        await until(lambda: "✓ tiny" in screen_text(pilot))  # it fits
+        await seen(pilot, "✓ tiny")  # it fits
         await press(pilot, "down")
         await looked(pilot)
-        await until(lambda: "✗ Qwen3-30B" in screen_text(pilot))
+        await seen(pilot, "✗ Qwen3-30B")
         assert is_seen(pilot.app.screen.query_one(ModelTable))
         heads = pilot.app.screen.query_one(HeadList)
         assert is_seen(heads)
@@ -127,11 +123,11 @@ async def test_conversations_are_chosen_from_and_deleting_asks():
     lines = [Line(n, f"Title {n}") for n in range(9)]
     screen = ConversationsScreen(lambda: lines, lambda _: None)
     async with showing(screen, TINY) as pilot:
-        await until(lambda: "Title 0" in screen_text(pilot))
+        await seen(pilot, "Title 0")
         await press(pilot, *["down"] * 8)
-        await until(lambda: "Title 8" in screen_text(pilot))
+        await seen(pilot, "Title 8")
         await press(pilot, "ctrl+d")
-        await until(lambda: "Enter deletes" in screen_text(pilot))
+        await seen(pilot, "Enter deletes")
         await press(pilot, "escape", "escape")
         assert await given(pilot) is None
 
@@ -140,9 +136,9 @@ async def test_what_is_found_is_read():
     hits = [Found(n, n, f"Title {n}", "user", "blue sky", (0, 4)) for n in range(9)]
     screen = SearchScreen(lambda _: hits, words="blue")
     async with showing(screen, TINY) as pilot:
-        await until(lambda: "Title 0" in screen_text(pilot))
+        await seen(pilot, "Title 0")
         await press(pilot, *["down"] * 8)
-        await until(lambda: "blue sky" in screen_text(pilot))
+        await seen(pilot, "blue sky")
         assert is_seen(screen.query_one(OptionList))
         await press(pilot, "enter")
         assert (await given(pilot)).message == 8
@@ -150,8 +146,8 @@ async def test_what_is_found_is_read():
 
 async def test_help_is_read_to_its_end():
     async with showing(HelpScreen(KEYS), TINY) as pilot:
-        assert "Enter" in screen_text(pilot)
+        await seen(pilot, "Enter")
         await press(pilot, "end")
-        await until(lambda: "messages" in screen_text(pilot))
+        await seen(pilot, "messages")
         await press(pilot, "escape")
         assert await given(pilot) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rich.cells import cell_len
+from screencases import seen
 from textual.app import App, ComposeResult
 
 from specfit.app.stats import statistics
@@ -24,10 +25,6 @@ class Line(App[None]):
 
     def compose(self) -> ComposeResult:
         yield self.line
-
-
-def shown(app: App[None]) -> str:
-    return app.screen._compositor.render_strips()[0].text
 
 
 class TestTheStatusLine:
@@ -64,16 +61,13 @@ class TestTheStatusLine:
         app = Line()
         async with app.run_test(size=(80, 24)) as pilot:
             app.line.show(report(), "specfit", self.WHY)
-            await pilot.pause()
-            assert self.WHY in shown(app)
+            await seen(pilot, self.WHY)
             await pilot.resize_terminal(140, 24)
-            await pilot.pause()
-            assert "union 14.2" in shown(app)
+            await seen(pilot, "union 14.2")
 
     async def test_a_reason_stays_long_enough_to_be_read(self):
         app = Line()
         async with app.run_test(size=(80, 24)) as pilot:
             app.line.show(report(), "specfit", self.WHY)
             app.line.show(report(), "specfit", "1 draft: another")
-            await pilot.pause()
-            assert self.WHY in shown(app)
+            await seen(pilot, self.WHY)
