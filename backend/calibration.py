@@ -1,4 +1,4 @@
-"""Measures what a cycle costs here, in seconds, and remembers it.
+"""Measures what a cycle costs here, in seconds.
 
 Cycles are timed as the engine runs them, drafting and planning left out: a tree is decoded, walked
 and committed, its features are taken. For every row count there is a tree of one token repeated,
@@ -8,26 +8,22 @@ changes, and a GPU records it with the second equal decode: so only the last tim
 shape are its own, and by how much the first and the second one exceed them, as plain cycles and
 single drafts take turns, is `switch_ms` and `settle_ms`. Where a single draft is best padded it is
 so here, too: a graph whose experts are copied to the GPU is another than one of two rows. The head
-is timed between decodes, where it finds the caches as in a cycle. The result is kept in the user's
-cache folder under a key of all it depends on.
+is timed between decodes, where it finds the caches as in a cycle.
+
+Beside other programs a decode can take a thousand times as long, since all threads wait for the
+slowest after every operation. So after some time only what is indispensable is measured.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-import llama_cpp
 import numpy as np
 
 from specfit.planner import CostPoint, FloatArray, Overheads
 
-from .cache import cache_path, identity, replace_if_possible
 from .cached_cost import hit_cycles, paid_points
 from .context import TREE_LIMIT, Context
 from .errors import SpecfitError
@@ -39,6 +35,10 @@ from .model import Progress
 
 # A CPU's attention has a cliff at 64 rows, which are cheaper than 50 behind much text.
 ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 31, 32, 48, TREE_LIMIT - 1, TREE_LIMIT)
+# After so many seconds no further shape is visited but INDISPENSABLE ones. The tables are linear
+# between row counts, so some tell more than others.
+ENOUGH_S, TELLING = 30.0, (1, 2, 4, 8, 16, 32, TREE_LIMIT)
+INDISPENSABLE: tuple[Shape, ...] = ((1, False), (2, False), (4, False))
 # A shape is visited until it has had this much time, but never more or less often than this; one
 # that is beyond reason already, once.
 SHAPE_MS, VISITS, BEYOND_MS = 100.0, (2, 6), 1000.0
@@ -51,9 +51,6 @@ CONTEXT_ROWS, LONG_TEXT = (1, 4, 16, 31, TREE_LIMIT - 1, TREE_LIMIT), 5 * PREFIX
 SWITCHES, SWITCHES_MS = (4, 24), 1500.0
 LEVEL_WIDTHS, LEVEL_ROUNDS, BRANCHING = (1, 2, 4, 8), 10, 8
 LOOKS = 5
-# A stored measurement that is off by more than this factor is taken again; less is followed.
-TOLERANCE = 3.0
-FORMAT = 8
 
 
 @dataclass(frozen=True)
@@ -97,81 +94,26 @@ class Measured:
         return np.interp(np.arange(max_rows + 1), CONTEXT_ROWS, self.context_ms)
 
 
-def calibrated(
-    context: Context,
-    head: Head | None,
-    progress: Progress | None = None,
-    held: HeldExperts | None = None,
-) -> Measured:
-    """This machine's costs for `context`: from the cache, else measured now (and cached).
-
-    The context must be empty and is empty afterwards. held: the cache of experts, still empty; it
-    holds some afterwards. Raises SpecfitError if `progress` cancels.
-    """
-    path = _cache_path(context, head, held)
-    stored = _stored(path)
-    if stored is not None and _still_true(stored, context):
-        return stored
-    measured = measure(context, head, progress, held)
-    kept = {"model": str(context.model.info.path.resolve()), **asdict(measured)}
-    replace_if_possible(path, json.dumps(kept, indent=1).encode())
-    return measured
-
-
-_UNREADABLE = (
-    *(OSError, ValueError, TypeError, KeyError, AttributeError),
-    *(OverflowError, RecursionError),
-)
-
-
-def _stored(path: Path) -> Measured | None:
-    """What `path` holds; None if that is no measurement."""
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        stored.pop("model", None)  # for those who look for its measurements
-        points = [CostPoint(**point) for point in stored.pop("points")]
-        measured = Measured(points, **stored)
-        numbers = [number for point in points for number in (point.rows, point.union, point.ms)]
-        numbers += [*measured.level_ms, *measured.context_ms]
-        numbers += [
-            measured.switch_ms,
-            measured.settle_ms,
-            *astuple(measured.overheads),
-            measured.use_share,
-        ]
-        sound = (
-            all(math.isfinite(number) and number >= 0 for number in numbers)
-            and all(point.ms > 0 for point in points)
-            and any(point.rows == 1 for point in points)
-            and len(measured.level_ms) > 0
-            and len(measured.context_ms) in (0, len(CONTEXT_ROWS))
-        )
-    except _UNREADABLE:
-        return None
-    return measured if sound else None
-
-
-def _still_true(stored: Measured, context: Context) -> bool:
-    """Whether one row takes about what was stored, so that neither was that taken beside another
-    program, nor has the machine changed since. Weights that were not read from the disk yet make
-    the first decodes many times as slow, so a few visits may be off."""
-    cycles = Cycles.behind(context)  # whose cache of experts, if it has one, is still empty
-    then = max(point.ms for point in stored.points if point.rows == 1)
-    visits = (typical(cycles.visit((1, False))[1:]) for _ in range(VISITS[1]))
-    return any(1 / TOLERANCE < now / then < TOLERANCE for now in visits)
-
-
 def measure(
     context: Context,
     head: Head | None,
     progress: Progress | None = None,
     held: HeldExperts | None = None,
 ) -> Measured:
-    """Measures now; see `calibrated`."""
+    """Measures now. The context must be empty and is empty afterwards.
+
+    held: the cache of experts, still empty; it holds some afterwards. Raises SpecfitError if
+    `progress` cancels.
+    """
 
     def done(fraction: float) -> None:
         if progress is not None and not progress(fraction):
             raise SpecfitError("measuring this machine was cancelled")
+
+    begun = time.perf_counter()
+
+    def enough() -> bool:
+        return time.perf_counter() - begun > ENOUGH_S
 
     text = context.model.made_up(np.random.default_rng(1), PREFIX)
     text = text[: max(1, context.ctx - 4 * STEADY)]
@@ -181,16 +123,19 @@ def measure(
         context_ms = _context_ms(context, token_s) if held is None else []
         done(0.1)
         cycles = Cycles.behind(context)
-        steady = _visit_all(cycles, lambda fraction: done(0.1 + 0.6 * fraction))
+        steady = _visit_all(cycles, enough, lambda fraction: done(0.1 + 0.6 * fraction))
         draft = _single_draft(steady, padded=held is None)
-        switching_ms = _switching_ms(cycles, draft, lambda fraction: done(0.7 + 0.1 * fraction))
-        level_ms, position_ms = ([0.0], 0.0) if head is None else _head_ms(cycles, head)
+        switching_ms = _switching_ms(
+            cycles, draft, enough, lambda fraction: done(0.7 + 0.1 * fraction)
+        )
+        level_ms, position_ms = ([0.0], 0.0) if head is None else _head_ms(cycles, head, enough)
         done(0.9)
         (observe_ms, unsettled_ms), features_ms = _observe_ms(cycles), _features_ms(cycles)
         unions = {shape: cycles.union(shape) for shape in steady}
         hits = {}
         if held is not None:  # not before, since then it is empty no more
-            hits = {n: hit_cycles(cycles, held, n) for n in ROW_COUNTS if n <= MAX_ROWS}
+            both = [n for n in ROW_COUNTS if n <= MAX_ROWS and (n == 1 or (n, True) in steady)]
+            hits = {n: hit_cycles(cycles, held, n) for n in both if (n, False) in steady}
             context_ms = _context_ms(context, token_s, held)
         done(1.0)
     finally:
@@ -204,6 +149,7 @@ def measure(
         return CostPoint(rows, union, max(ms - due[rows], ms / 2))
 
     points = [point(s[0], unions[s], typical(times)) for s, times in steady.items()]
+    points.sort(key=lambda point: (point.rows, point.union))
     measured = Measured(
         points,
         level_ms,
@@ -221,22 +167,28 @@ def measure(
     return replace(measured, points=points, cached=True, use_share=use_share)
 
 
-def _visit_all(cycles: Cycles, done: Callable[[float], None]) -> dict[Shape, list[float]]:
-    """Steady times of all shapes, which take turns."""
-    kinds = (True, False) if cycles.context.model.info.n_experts else (False,)
+def _visit_all(
+    cycles: Cycles, enough: Callable[[], bool], done: Callable[[float], None]
+) -> dict[Shape, list[float]]:
+    """Steady times of the shapes, which take turns; of all, if that is soon enough."""
+    kinds = (False, True) if cycles.context.model.info.n_experts else (False,)
+    rest = [rows for rows in ROW_COUNTS if rows not in TELLING]
     # In this order every shape follows one of another number of rows.
-    shapes = [(rows, alike) for alike in kinds for rows in ROW_COUNTS if rows > 1 or not alike]
+    order = [(rows, alike) for counts in (TELLING, rest) for alike in kinds for rows in counts]
+    shapes = [shape for shape in order if shape != (1, True)]
     steady: dict[Shape, list[float]] = {shape: [] for shape in shapes}
     spent = dict.fromkeys(shapes, 0.0)
     for visit in range(VISITS[1]):
         for at, shape in enumerate(shapes):
             done((visit + at / len(shapes)) / VISITS[1])
+            if enough() and (visit or shape not in INDISPENSABLE):
+                continue
             if spent[shape] < SHAPE_MS or (visit < VISITS[0] and spent[shape] < BEYOND_MS):
                 times = cycles.visit(shape)
                 last = times[-2:] if len(times) > 2 else times[1:]
                 steady[shape] += last
                 spent[shape] += times[0] + sum(last)
-    return steady
+    return {shape: times for shape, times in steady.items() if times}
 
 
 def _single_draft(steady: dict[Shape, list[float]], *, padded: bool) -> Shape:
@@ -246,7 +198,7 @@ def _single_draft(steady: dict[Shape, list[float]], *, padded: bool) -> Shape:
 
 
 def _switching_ms(
-    cycles: Cycles, draft: Shape, done: Callable[[float], None]
+    cycles: Cycles, draft: Shape, enough: Callable[[], bool], done: Callable[[float], None]
 ) -> tuple[float, float]:
     """By how much the first and the second cycle exceed the later ones, where plain cycles and
     single drafts take turns: the mean of both. Medians, or noise would look like a price."""
@@ -258,7 +210,8 @@ def _switching_ms(
             usual = sum(later[-2:]) / 2
             seen.append((first - usual, second - usual))
         done((turn + 1) / SWITCHES[1])
-        if turn + 1 >= SWITCHES[0] and (time.perf_counter() - began) * 1e3 > SWITCHES_MS:
+        long = turn + 1 >= SWITCHES[0] and (time.perf_counter() - began) * 1e3 > SWITCHES_MS
+        if long or enough():
             break
     there, back = (np.median(seen, axis=0) for seen in excess.values())
     switch_ms, settle_ms = np.maximum((there + back) / 2, 0.0).tolist()
@@ -277,7 +230,7 @@ def _context_ms(context: Context, token_s: float, held: HeldExperts | None = Non
     much text takes long to process."""
     n_text = context.n_past[0]
     n_more = LONG_TEXT - n_text
-    if token_s * n_more > 1 or not _has_room(context):
+    if token_s * n_more > 1 or not has_room(context):
         return []
     more = context.model.made_up(np.random.default_rng(2), n_more)
     context.decode_prompt(more.tolist())
@@ -287,7 +240,7 @@ def _context_ms(context: Context, token_s: float, held: HeldExperts | None = Non
     return [float(slope) for slope in np.maximum(slopes, 0.0)]
 
 
-def _has_room(context: Context) -> bool:
+def has_room(context: Context) -> bool:
     """Whether cycles can be measured behind LONG_TEXT."""
     return context.ctx >= LONG_TEXT + 2 * (1 + STEADY)
 
@@ -306,7 +259,7 @@ def _context_times(context: Context, held: HeldExperts | None) -> FloatArray:
     return np.array([typical(spent) for spent in times.values()])
 
 
-def _head_ms(cycles: Cycles, head: Head) -> tuple[list[float], float]:
+def _head_ms(cycles: Cycles, head: Head, enough: Callable[[], bool]) -> tuple[list[float], float]:
     """Typical times of the first level and of expanding 1, 2, … nodes, each after a decode; and of
     catching up on a position of much text."""
     context, spent = cycles.context, {width: [0.0] * 0 for width in (0, *LEVEL_WIDTHS)}
@@ -335,6 +288,8 @@ def _head_ms(cycles: Cycles, head: Head) -> tuple[list[float], float]:
             head.expand(slots, level[:, 0], 2, BRANCHING)
             spent[0].append((begun - start) * 1e3)
             spent[width].append((time.perf_counter() - begun) * 1e3 / 2)
+        if enough():
+            break
     head.truncate(0)
     usual = {width: typical(times) for width, times in spent.items()}
     widths = range(LEVEL_WIDTHS[-1] + 1)
@@ -373,23 +328,3 @@ def _features_ms(cycles: Cycles) -> float:
     usual = typical(spent[False])
     # Beside another program noise can be any number of small cycles.
     return min(max(0.0, typical(spent[True]) - usual), usual)
-
-
-def _cache_path(context: Context, head: Head | None, held: HeldExperts | None) -> Path:
-    info = context.model.info
-    depends_on = [
-        FORMAT,
-        platform.node(),
-        platform.processor() or platform.machine(),
-        llama_cpp.__version__,
-        *identity(info.path),
-        context.threads,
-        _has_room(context),
-        asdict(context.model.placement),
-        asdict(context.model.runtime),
-        context.observer is not None,
-        None if head is None else [type(head).__name__, head.n_bytes],
-        ROW_COUNTS,
-        held is not None,
-    ]
-    return cache_path("costs", depends_on, ".json")

@@ -22,7 +22,7 @@ from specfit.planner import (
     Overheads,
 )
 
-from .calibration import Measured, calibrated
+from .calibration import Measured
 from .context import BATCH, TREE_LIMIT, Context
 from .cores import keep_numpy_off, performance_cores
 from .errors import SpecfitError
@@ -31,6 +31,7 @@ from .head import Head
 from .heads import HeadSource, find_head
 from .held import HeldExperts, cacheable, uses_path
 from .hostmemory import host_memory
+from .kept_costs import calibrated
 from .memory import memory_path
 from .model import Model, Progress
 from .observer import Observer

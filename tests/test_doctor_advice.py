@@ -29,7 +29,7 @@ from specfit.app.doctor_advice import (
     where,
 )
 from specfit.app.doctor_machine import Gpu
-from specfit.backend import calibration
+from specfit.backend import kept_costs
 from specfit.backend.fit import RESERVE
 from specfit.models import bundled_model
 
@@ -151,4 +151,4 @@ def test_a_model_that_was_loaded_has_a_speed(bundled_engine):
     assert 1 < told["bundled"] < 1e5
     kept = [path for path in doctor_here.costs().glob("*.json") if "model" in path.read_text()]
     assert kept
-    assert all(calibration._stored(path) is not None for path in kept)
+    assert all(kept_costs._stored(path) is not None for path in kept)

@@ -17,7 +17,15 @@ import pytest
 from recording import exact_engine
 from tinymodel import write_dense
 
-from specfit.backend import Engine, LoadOptions, Sampling, Spec, SpecfitError, calibration
+from specfit.backend import (
+    Engine,
+    LoadOptions,
+    Sampling,
+    Spec,
+    SpecfitError,
+    calibration,
+    kept_costs,
+)
 from specfit.backend.calibration import Measured
 from specfit.backend.head import Head
 from specfit.backend.profiles import load_profile, shipped_profiles
@@ -213,7 +221,7 @@ def measured(engine: Engine) -> Measured:
     """The measurement that `engine` was loaded with."""
     engine.forget()
     assert engine.drafts
-    return calibration.calibrated(engine.context, head_of(engine))
+    return kept_costs.calibrated(engine.context, head_of(engine))
 
 
 class TestCosts:
@@ -287,7 +295,9 @@ class TestCosts:
 
         monkeypatch.setattr(calibration.Cycles, "visit", visit)
         cycles = calibration.Cycles.behind(engine.context)
-        switch_ms, settle_ms = calibration._switching_ms(cycles, (2, False), lambda _fraction: None)
+        switch_ms, settle_ms = calibration._switching_ms(
+            cycles, (2, False), lambda: False, lambda _fraction: None
+        )
         assert switch_ms == pytest.approx(4.0, abs=1.0)
         assert settle_ms == pytest.approx(7.0, abs=1.0)
 
@@ -307,26 +317,55 @@ class TestCosts:
             answer(engine, "off", max_tokens=4)
         assert told == [PROMPT, 1, 1] * 2
 
-    def test_a_measurement_is_kept_and_taken_again_when_it_no_longer_holds(
-        self, engine: Engine, measured: Measured, monkeypatch: pytest.MonkeyPatch, cache: Path
+    @pytest.mark.parametrize(
+        ("rows", "factor", "again"),
+        [(1, 1e6, True), (1, 2.0, True), (4, 2.0, True), (4, 0.5, False), (4, 0.2, True)],
+    )
+    def test_a_measurement_is_taken_again_where_it_was_too_slow_or_is_far_off(
+        self,
+        engine: Engine,
+        measured: Measured,
+        monkeypatch: pytest.MonkeyPatch,
+        cache: Path,
+        rows: int,
+        factor: float,
+        again: bool,
     ) -> None:
         taken = []
 
         def measure(*_arguments: object) -> Measured:
             taken.append(1)
-            factor = 1e6 if len(taken) == 1 else 1.0
-            points = [replace(point, ms=point.ms * factor) for point in measured.points]
+            wrong = {rows: factor} if len(taken) == 1 else {}
+            points = [replace(p, ms=p.ms * wrong.get(p.rows, 1.0)) for p in measured.points]
             return replace(measured, points=points)
 
-        now = next(point.ms for point in measured.points if point.rows == 1)
-        visits = [now, 100 * now, 100 * now] * 3  # weights are read from the disk first
-        monkeypatch.setattr(calibration.Cycles, "visit", lambda *_: [visits.pop()] * 5)
+        slowest = {point.rows: point.ms for point in sorted(measured.points, key=lambda p: p.ms)}
+        factors = [1.0, 100.0, 100.0] * 9  # weights are read from the disk first
+
+        def visit(_cycles: object, shape: tuple[int, bool]) -> list[float]:
+            return [slowest[shape[0]] * factors.pop()] * 5
+
+        monkeypatch.setattr(calibration.Cycles, "visit", visit)
         engine.forget()
-        monkeypatch.setattr(calibration, "measure", measure)
-        kept = [calibration.calibrated(engine.context, None) for _ in range(3)]
-        assert len(taken) == 2
-        assert kept[1] == kept[2] == measured
+        monkeypatch.setattr(kept_costs, "measure", measure)
+        kept = [kept_costs.calibrated(engine.context, None) for _ in range(3)]
+        assert len(taken) == 1 + again
+        assert kept[1] == kept[2]
+        assert (kept[2] == measured) == again
         assert engine.context.n_past[0] == 0
+
+    def test_a_measurement_beside_another_program_comes_to_an_end(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine.forget()
+        monkeypatch.setattr(calibration, "ENOUGH_S", 0.0)
+        measured = calibration.measure(engine.context, head_of(engine))
+        assert [(p.rows, p.union > 8) for p in measured.points] == [
+            (1, False),
+            (2, True),
+            (4, True),
+        ]
+        assert min(measured.level_ms) > 0
 
     @pytest.mark.parametrize(
         "damage",
@@ -356,14 +395,14 @@ class TestCosts:
         damage: Callable[[Any], str],
     ) -> None:
         engine.forget()
-        monkeypatch.setattr(calibration, "_still_true", lambda *_arguments: True)
-        monkeypatch.setattr(calibration, "measure", lambda *_arguments: measured)
-        calibration.calibrated(engine.context, None)
+        monkeypatch.setattr(kept_costs, "_still_true", lambda *_arguments: True)
+        monkeypatch.setattr(kept_costs, "measure", lambda *_arguments: measured)
+        kept_costs.calibrated(engine.context, None)
         (file,) = cache.glob("costs/*.json")
         file.write_text(damage(json.loads(file.read_text())))
         again = replace(measured, switch_ms=measured.switch_ms + 1)
-        monkeypatch.setattr(calibration, "measure", lambda *_arguments: again)
-        assert calibration.calibrated(engine.context, None) == again
+        monkeypatch.setattr(kept_costs, "measure", lambda *_arguments: again)
+        assert kept_costs.calibrated(engine.context, None) == again
 
     @pytest.mark.parametrize("name", shipped_profiles())
     def test_every_shipped_profile_gives_its_own_points(self, name: str, engine: Engine) -> None:

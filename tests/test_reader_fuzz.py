@@ -32,7 +32,7 @@ from specfit.app.session import Session
 from specfit.app.settings import COMMANDS, read_settings
 from specfit.app.store import Store, StoreError, import_json, to_json
 from specfit.app.system_prompts import read_prompts
-from specfit.backend import SpecfitError, calibration, steady
+from specfit.backend import SpecfitError, calibration, kept_costs, steady
 from specfit.backend.memory import recall
 from specfit.backend.placing import head_bytes
 from specfit.backend.profiles import FOLDER, load_profile
@@ -307,7 +307,8 @@ def test_what_was_learned_is_kept_or_learned_anew(folder: Path, wanted: list[Edi
         steady._read(path)
 
 
-LISTS = {"points": [{"rows": 1, "union": 8, "ms": 5.5}], "level_ms": [1, 2], "context_ms": []}
+POINTS = [{"rows": 1, "union": 8, "ms": 5.5}, {"rows": 4, "union": 16, "ms": 9}]
+LISTS = {"points": POINTS, "level_ms": [1, 2], "context_ms": []}
 NAMES = [field.name for field in fields(calibration.Measured)]
 MEASURED = json.dumps({"model": "/a"} | {name: LISTS.get(name, 0.1) for name in NAMES}).encode()
 
@@ -319,7 +320,7 @@ def test_costs_that_were_measured_are_read_or_measured_anew(
     path = folder / "costs.json"
     path.write_bytes(damaged(MEASURED, wanted))
     with bounded():
-        calibration._stored(path)
+        kept_costs._stored(path)
 
 
 def test_what_is_damaged_here_is_read_where_it_is_not(
@@ -332,5 +333,5 @@ def test_what_is_damaged_here_is_read_where_it_is_not(
     (folder / "config.toml").write_bytes(SETTINGS)
     assert read_settings(folder / "config.toml").options("batch", batch)["stop"] == ["a", "b"]
     (folder / "costs.json").write_bytes(MEASURED)
-    assert calibration._stored(folder / "costs.json") is not None
+    assert kept_costs._stored(folder / "costs.json") is not None
     assert import_json(*stores)[0]
