@@ -148,6 +148,8 @@ def batch(
     is 2. What a line says of temperature, top_k, top_p, min_p, seed, max_tokens, stop, n, grammar,
     json_schema, logprobs, top_logprobs and system goes before the options.
     """
+    if output == STANDARD_INPUT:
+        raise AppError(f"-o {output}: answers go to a file, which a stopped run goes on with")
     wanted = BatchChoice(**options)
     if wanted.deterministic and choice.prompt_cache is not None:
         raise click.UsageError(

@@ -104,9 +104,14 @@ class Template:
     def filled(self, fields: Mapping[str, object]) -> str:
         """Raises LineError for a field that the line lacks."""
         if missing := sorted(self.fields - fields.keys()):
-            raise LineError(f'has no "{missing[0]}", which the template names')
+            raise LineError(lacking(missing[0]))
         text = "".join(_part(part, fields) for part in self._parts)
         return whole_text(text, "the filled template")
+
+
+def lacking(field: str) -> str:
+    """What is wrong with a line that has no such field."""
+    return f'has no "{field}", which the template names'
 
 
 def _part(part: str, fields: Mapping[str, object]) -> str:
@@ -129,7 +134,8 @@ class Reading:
     def lines(self, path: Path) -> list[Request | Unsound]:
         """All lines of `path` ("-" is standard input); blank ones are passed over.
 
-        Raises AppError if the file cannot be read, or is text of another encoding.
+        Raises AppError if the file cannot be read, or is text of another encoding, and if no line
+        has a field that the template names.
         """
         with about("standard input" if path == STANDARD_INPUT else path):
             data = sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()
@@ -142,7 +148,12 @@ class Reading:
         if self.kind != "auto":
             as_json = self.kind == "json"
         read = self.json_line if as_json else self.text_line
-        return [read(line, number) for line, number in lines]
+        found = [read(line, number) for line, number in lines]
+        for field in self.template.fields if self.template is not None else ():
+            lacks = [isinstance(one, Unsound) and one.wrong == lacking(field) for one in found]
+            if lacks and all(lacks):
+                raise AppError(f'--template: no line has "{field}"')
+        return found
 
     def json_line(self, line: bytes, number: int) -> Request | Unsound:
         known_id: Id | None = None

@@ -15,7 +15,7 @@ from .batch_parameters import Parameters
 from .batch_progress import Counts, all_done, begin, shown
 from .batch_records import Answer, Format, Record, Writing, format_of
 from .batch_run import Line, Run, Worker, left
-from .entry import AppError
+from .entry import AppError, say
 from .hub_fetch import fetched
 from .interrupts import Interrupts
 from .lines_out import LinesOut
@@ -68,7 +68,12 @@ def answer_all(
         }
         writing = Writing(wanted.form, pair.model.name, str(spec), timeless=wanted.deterministic)
         work = _Work(wanted, choice, spec, interrupts, out, writing)
-        work.do(todo, counts, entry)
+        try:
+            work.do(todo, counts, entry)
+        except KeyboardInterrupt:
+            if not wanted.json_progress:
+                say(f"stopped at {counts.so_far}; the same command goes on from there")
+            raise
         return failed + counts.failed
 
 

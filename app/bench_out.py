@@ -44,6 +44,8 @@ def refuse_foreign(path: Path, begins: bytes) -> None:
 
 def check_writable(path: Path) -> None:
     """Raises AppError if no file can be made beside or at `path`."""
+    if path == Path("-"):
+        raise AppError("results do not go to standard output; give the name of a file")
     with about(path):
         if path.exists():
             path.open("ab").close()

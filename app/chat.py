@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from .entry import AppError, run, say
+from .entry import AppError, nobody_listens, run, say
 from .interrupts import Interrupts
 from .options import (
     NO_LIMIT,
@@ -54,6 +54,8 @@ def chat(
         prompt = _piped_text()
     for text in (prompt, system):
         (text or "").encode()  # what is no text is refused before a model is loaded
+    if nobody_listens():
+        raise AppError("standard output is closed, so there is nobody to answer")
     mode = parse_spec(spec)
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
 

@@ -127,6 +127,11 @@ def _ready_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+def nobody_listens() -> bool:
+    """Whether stdout was closed when the program began."""
+    return sys.stdout.name == os.devnull
+
+
 def _drop_stdout() -> None:
     """Points stdout at nothing, so that the interpreter's last flush does not complain."""
     nothing = os.open(os.devnull, os.O_WRONLY)

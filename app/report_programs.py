@@ -79,8 +79,10 @@ def check_program(name: str, path: Path, knows: str) -> None:
     """Raises AppError unless `path` is that program, starts here, and has `knows` in its help."""
     try:
         found = subprocess.run([path, "--help"], capture_output=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise AppError(f"--{name} {path} cannot be run: {error}") from error
+    except OSError as error:
+        raise AppError(f"--{name} {path} cannot be run: {error.strerror or error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise AppError(f"--{name} {path} cannot be run: its --help takes a minute") from error
     if knows.encode() not in found.stdout:
         why = last_line(found.stderr) or f"it does not know {knows}"
         raise AppError(f"--{name} {path} is no {name} that runs here: {why}")

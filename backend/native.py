@@ -105,7 +105,8 @@ def compiled(native: Native) -> Path:
             f"{native.loss}: {shlex.join(command)} failed on {what}: {reason}"
         ) from error
     except OSError as error:
-        raise SpecfitError(f"{native.loss}: {error.strerror or error}") from error
+        where = error.filename or folder
+        raise SpecfitError(f"{native.loss}: {where}: {error.strerror or error}") from error
     return target
 
 

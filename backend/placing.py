@@ -15,7 +15,7 @@ from specfit.models.weights import checkpoint_files
 
 from . import library
 from .context import TREE_LIMIT
-from .devices import shares_memory
+from .devices import gpu_names, shares_memory
 from .errors import SpecfitError
 from .fit import fit
 from .hostmemory import host_memory
@@ -69,6 +69,10 @@ def plan_placement(
             f"--gpu-layers {wish.gpu_layers}: this build of llama.cpp sees no GPU; build for yours "
             "with `make setup GPU=cuda` (or vulkan, hip, metal), or leave the option out"
         )
+
+    if runtime.main_gpu >= max(1, n_gpus := len(gpu_names())):
+        seen = f"{n_gpus} GPU{'s' * (n_gpus > 1)}, counted from 0" if n_gpus else "no GPU"
+        raise SpecfitError(f"--main-gpu {runtime.main_gpu}: llama.cpp sees {seen}")
 
     def measured(placement: Placement, lines: int) -> Probed:
         return probe(info, placement, runtime, ctx, lines, drafting=drafting)

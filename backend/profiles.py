@@ -44,6 +44,8 @@ def load_profile(name_or_path: str, layer_weights: FloatArray, max_rows: int) ->
         )
     try:
         profile = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(profile, dict):
+            raise TypeError("it is no JSON object")
         return _cost(profile, layer_weights, max_rows)
     except (
         KeyError,
@@ -55,9 +57,15 @@ def load_profile(name_or_path: str, layer_weights: FloatArray, max_rows: int) ->
         RecursionError,
     ) as error:
         raise SpecfitError(
-            f"--cost-profile {name_or_path} is not a cost profile ({type(error).__name__}: "
-            f'{error}); it needs "points" of rows, union and ms, and "draft_level_ms"'
+            f"--cost-profile {name_or_path} is not a cost profile ({_in_words(error)}); it needs "
+            '"points" of rows, union and ms, and "draft_level_ms"'
         ) from error
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8 text"
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _cost(profile: dict[str, Any], layer_weights: FloatArray, max_rows: int) -> CycleCost:

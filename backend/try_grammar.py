@@ -56,7 +56,7 @@ def _of_schema(schema: object) -> dict[str, str]:
     except RecursionError:
         return {"wrong": "is nested too deeply"}
     except Exception as error:  # it is of many kinds, and no assertion of ours
-        return {"wrong": f"cannot be followed: {error!r:.300}"}
+        return {"wrong": f"cannot be followed: {str(error) or type(error).__name__:.300}"}
 
 
 def _wrong_with(grammar: bytes) -> str:

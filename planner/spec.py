@@ -9,6 +9,8 @@ from dataclasses import dataclass
 MODES = "off, chain:K, eagle3[:TOTAL[:DEPTH[:K]]], count, specfit or specfit:ratio"
 # EAGLE-3's published tree: 60 nodes, 7 expansions after the first level, 10 children.
 EAGLE3_DEFAULTS = (60, 7, 10)
+# A tree's nodes, its root among them: more rows are not verified at once.
+MOST_NODES = 64
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,12 @@ class Spec:
         numbers = tuple(int(n) for n in rest)
         if any(n < 1 for n in numbers):
             raise refusal
+        if mode == "chain" and numbers[1:] == () and numbers[:1] >= (MOST_NODES,):
+            raise ValueError(
+                f"{text!r} drafts too much; a chain has {MOST_NODES - 1} tokens at most"
+            )
+        if mode == "eagle3" and numbers[:1] > (MOST_NODES,):
+            raise ValueError(f"{text!r} drafts too much; a tree has {MOST_NODES} tokens at most")
         if mode == "chain" and len(numbers) == 1:
             return cls(text, mode, numbers)
         if mode == "eagle3" and len(numbers) <= 3:

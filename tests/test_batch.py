@@ -177,9 +177,10 @@ def test_control_c_leaves_whole_lines_and_code_130(source, tmp_path):
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     answered = lines_of(out)
-    started, ended = errors.decode().splitlines()
+    started, ended, after = errors.decode().splitlines()
     assert started == f"{count} lines to answer"
     assert ended.startswith(f"{len(answered)} of {count} lines, ")
+    assert after.startswith(f"stopped at {len(answered)} of {count} lines; the same command goes")
     assert 0 < len(answered) < count
     assert [record["id"] for record in answered] == list(range(len(answered)))
     assert all(record["text"] for record in answered)

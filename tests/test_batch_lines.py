@@ -167,7 +167,7 @@ def test_a_line_that_does_not_fit_the_template_says_why(line, why):
 
 
 @pytest.mark.parametrize(
-    "text", ["no field", "{{word}}", "open {word", "close word}", "{}", "{a}}"]
+    "text", ["no field", "{{word}}", "open {word", "close word}", "{}", "{a}}", "{nobody has it}"]
 )
 def test_a_template_that_cannot_be_meant_is_refused_before_any_work(command, tmp_path, text):
     source = tmp_path / "in"

@@ -141,14 +141,20 @@ def test_piped_bytes_that_are_no_text_are_refused(command, monkeypatch):
     assert outcome.err == "specfit-chat: what is piped in is not UTF-8 text\n"
 
 
-@pytest.mark.parametrize("redirection", ["<&-", ">&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_no_error(redirection):
+CLOSED = b"specfit-chat: standard output is closed, so there is nobody to answer\n"
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [("<&-", 0, b""), (">&-", 2, CLOSED), ("<&- >&- 2>&-", 2, b""), ("2>&-", 0, b"")],
+)
+def test_a_question_is_answered_where_somebody_listens(redirection, code, said):
     done = subprocess.run(
         ["/bin/sh", "-c", f'"$@" {redirection}', "sh", *PROGRAM, "-n", "2", "--spec", "off"],
         capture_output=True,
         timeout=60,
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 def test_an_encoding_that_lacks_a_character_is_no_error():

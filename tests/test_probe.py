@@ -198,6 +198,8 @@ def test_gpu_layers_and_rpc_servers_are_refused_by_a_build_without():
         pytest.skip("this build has a GPU")
     with pytest.raises(SpecfitError, match="sees no GPU"):
         plan_load(LoadOptions(gpu_layers=3))
+    with pytest.raises(SpecfitError, match=r"--main-gpu 2: llama.cpp sees no GPU$"):
+        plan_load(LoadOptions(runtime=Runtime(main_gpu=2)))
     if not llama.llama_supports_rpc():
         with pytest.raises(SpecfitError, match="no RPC backend"):
             plan_load(LoadOptions(runtime=Runtime(rpc="localhost:50052")))
