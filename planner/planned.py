@@ -28,6 +28,9 @@ LEAST_CHANCE = 0.01
 BRANCHING = 8
 # Of tokens found that it would not pay to verify, one in so many is learned from.
 LEARN_FOUND = 8
+# Plain cycles in which nothing was planned are learned from at once, up to so many: between decodes
+# Python works with cold caches.
+PLAIN_AT_ONCE = 16
 NO_HOPES: FloatArray = np.zeros(0)
 
 
@@ -79,6 +82,8 @@ class Planned:
         self._found: DraftTree | None = None  # by lookups in this cycle
         self._finding_ms = FIRST_PLANNING_MS  # of a plan with that
         self._unlearned = 0
+        self._planned = False  # something, in this cycle
+        self._plain: list[tuple[int, Before]] = []  # cycles to be learned from: text, decode before
 
     @property
     def planning_ms(self) -> float:
@@ -94,6 +99,7 @@ class Planned:
 
     def tracks(self, prompt: int, missing_ms: float, lines: int = 1) -> bool:
         self._found = None  # of a cycle that did not come to its end
+        self._learn_plain()
         if not self._may_draft:
             self._foresight.doubt()
             return False
@@ -116,7 +122,9 @@ class Planned:
         self.rule.turn_to(lines, self._root_union, context)
 
     def _turn_to_cycle(self, context: int, lines: int) -> None:
+        self._learn_plain()
         self._turn_to(context, lines)
+        self._planned = True
         self._levels_drafted = ()
         self._hopes.clear()
         self._newest = self._folded = self._found = None
@@ -263,6 +271,7 @@ class Planned:
     def learn(self, outcome: Outcome) -> None:
         if outcome.experts is not None:
             self._looking.looked()
+        self._learn_plain()
         choice = outcome.choice
         tree, path, experts, paid = outcome.tree, outcome.path, outcome.experts, outcome.paid_union
         self.beliefs.learn(tree, path, choice.forecast, experts, self._folded, paid)
@@ -277,8 +286,15 @@ class Planned:
 
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.beliefs.learn_paid(1, paid_union)
-        ms = self.live.verify_ms(1, self._root_union, context, self.rule.switching.before)
-        self._learn_cycle(1, ms, 1, context, 0)
+        self._plain.append((context, self.rule.switching.before))
+        if self._planned or self.rule.abstains or len(self._plain) == PLAIN_AT_ONCE:
+            self._learn_plain()
+
+    def _learn_plain(self) -> None:
+        for context, before in self._plain:
+            ms = self.live.verify_ms(1, self._root_union, context, before)
+            self._learn_cycle(1, ms, 1, context, 0)
+        self._plain.clear()
 
     def _learn_cycle(self, committed: int, ms: float, rows: int, context: int, drafts: int) -> None:
         self.rule.learn(committed, ms, context, drafts)
@@ -287,7 +303,7 @@ class Planned:
 
     def passed(self, rows: int) -> None:
         self.rule.passed(rows)
-        self._found = None
+        self._found, self._planned = None, False
 
     def learn_found(self, found: Sequence[tuple[int, float]], token: int, spent_ms: float) -> None:
         self._unlearned = (self._unlearned + 1) % LEARN_FOUND
@@ -298,6 +314,7 @@ class Planned:
             self._finding_ms = followed(self._finding_ms, spent_ms)
 
     def reason(self, *, begun: bool) -> Reason:
+        self._learn_plain()
         if self._lines >= self.max_rows:
             return Reason("planned", 0, end="rows")
         if self.rule.abstained:
