@@ -42,7 +42,12 @@ NEARLY = 1.1
 
 
 class DraftingRule:
-    """root_union: weighted union of experts of the roots, of which there is one a line."""
+    """root_union: weighted union of experts of the roots, of which there is one a line.
+
+    rate: long-run tokens per ms, as predicted for the machine that is planned for, never less than
+    plain decoding's: at what that takes at present, since it may be another time soon, behind more
+    text or with other experts in a cache.
+    """
 
     def __init__(
         self, live: LiveCost, root_union: float, max_rows: int, gains: Gains, streak: Streak
@@ -61,27 +66,22 @@ class DraftingRule:
         self._tokens = self._taken = 1.0
         self._plain_ms = live.now.verify_ms(1, root_union)
         self._spared_ms = FIRST_SPARED * self._plain_ms
+        self.rate = 1.0 / self._plain_ms
         self.gains, self.switching = gains, Switching(streak, live)
         self._spells = PlainSpells()
         self.abstained = False  # in the last cycle
         self._trial_ms = self._decoding_ms = self._prepaid_ms = 0.0
         self.trying = False  # the level last allowed does not promise to pay
 
-    @property
-    def rate(self) -> float:
-        """Long-run tokens per ms, as predicted for the machine that is planned for, never less than
-        plain decoding's: at what that takes at present, since it may be another time soon, behind
-        more text or with other experts in a cache."""
-        return max(self._tokens / self._taken, float(self._lines)) / self._plain_ms
-
     def turn_to(self, lines: int, root_union: float, context: int) -> None:
         """The coming cycles are of so many lines, behind so many tokens of text."""
         before, self._root_union, self._lines = self._lines, root_union, lines
+        if lines != before:
+            self._tokens *= lines / before
         self._stand(context)
         if lines == before:
             return
         self.switching.turn_to(lines)
-        self._tokens *= lines / before
         self._judged = (None, 0.0, False)
         self._surest = None
         self._chains = []
@@ -236,6 +236,7 @@ class DraftingRule:
             self._spells.passed_plain()
         self._tokens += RATE_WEIGHT * (committed - self._tokens)
         self._taken += RATE_WEIGHT * (ms / self._plain_ms - self._taken)
+        self._set_rate()
         self._decoding_ms += ms
         if self._spared_ms < self._plain_ms:
             self._spared_ms += TRIAL_SHARE * ms
@@ -245,6 +246,10 @@ class DraftingRule:
         self._live.turn_to(context)
         rows = self._live.rows(self._lines)
         self._plain_ms = self._live.verify_ms(rows, self._root_union, context)
+        self._set_rate()
+
+    def _set_rate(self) -> None:
+        self.rate = max(self._tokens / self._taken, float(self._lines)) / self._plain_ms
 
     @property
     def _lengths(self) -> range:

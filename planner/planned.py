@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,24 @@ LEARN_FOUND = 8
 # Python works with cold caches.
 PLAIN_AT_ONCE = 16
 NO_HOPES: FloatArray = np.zeros(0)
+
+
+class First(NamedTuple):
+    """First drafts behind the most promising lines, n of them, that bring no experts.
+
+    gain: in worth, over a plain cycle. hoped: tokens. extra_ms: that the cycle takes more than a
+    plain one; of it, spent_ms on drafting, and charged_ms for switching. plain_ms, plain: a plain
+    cycle's time and worth.
+    """
+
+    gain: float
+    n: int
+    hoped: float
+    extra_ms: float
+    spent_ms: float
+    charged_ms: float
+    plain_ms: float
+    plain: float
 
 
 class Planned:
@@ -110,10 +129,8 @@ class Planned:
     def _promise(self) -> float:
         """Tokens a cycle that first drafts are to gain, by all that is known of roots, where every
         cycle drafts."""
-        worth, charged_ms = self._worth(self._lines, self._plain_ms), self.rule.switching.charged_ms
-        kinds = self.beliefs.outlook.typical(self._lines)
-        found = [self._best_first(hopes, worth) for hopes in kinds]
-        gains = [gain + self.rule.rate * charged_ms(self._lines + n) for gain, n, _ in found]
+        firsts = [self._first(hopes) for hopes in self.beliefs.outlook.typical(self._lines)]
+        gains = [first.gain + self.rule.rate * first.charged_ms for first in firsts]
         return sum(max(0.0, self.rule.gains.calibrated(0, gain)) for gain in gains) / len(gains)
 
     def _turn_to(self, context: int, lines: int) -> None:
@@ -162,30 +179,27 @@ class Planned:
             return False
         if self._found is None:
             self._forecasting = self._forecast_pays()
-        plain_ms = self._plain_ms
         hopes = [self.beliefs.outlook.behind(root) for root in roots]
-        order = sorted(range(len(roots)), key=lambda line: -hopes[line])
-        worth = self._worth(self._lines, plain_ms)
-        gain, n, hoped = self._best_first(hopes, worth)
+        first, rate = self._first(hopes), self.rule.rate
         # Of switching nothing is paid before it is known what there is to be gained by it.
-        charge = self.rule.rate * self.rule.switching.charged_ms(self._lines + n)
-        gain, spent_ms = gain + charge, self._spent_ms([(0,) * n])
-        self.rule.switching.hope(gain / self.rule.rate)
-        expected = self.rule.gains.calibrated(0, gain)
-        expected = if_worth(expected, self.rule.rate * spent_ms, charge)
+        charge, spent_ms, worth = rate * first.charged_ms, first.spent_ms, first.plain
+        gain = first.gain + charge
+        self.rule.switching.hope(gain / rate)
+        expected = if_worth(self.rule.gains.calibrated(0, gain), rate * spent_ms, charge)
         self._resting.learn(self._lines, expected)
+        lines = sorted(range(len(roots)), key=lambda line: -hopes[line])[: first.n]
         if self._newest is not None:
-            gain, worth, order = self._beside(np.array(hopes))
-            n = len(order)
-            if not n:
+            gain, worth, lines = self._beside(np.array(hopes))
+            if not lines:
                 return False
-            expected, spent_ms = self.rule.gains.calibrated(0, gain), self._spent_ms([(0,) * n])
-        self._drafting = np.array(sorted(order[:n]), np.int32)
+            spent_ms = self._spent_ms([(0,) * len(lines)])
+            expected = self.rule.gains.calibrated(0, gain)
+        self._drafting = np.array(sorted(lines), np.int32)
         self._hopes.append((gain, worth))
-        self._account.first = (self._first_ms(n) - plain_ms, hoped, plain_ms)
+        self._account.first = first.extra_ms, first.hoped, first.plain_ms
         self._waiting_ms = waiting * self._overheads.position_ms
         # Caught up on once, the text serves all further drafts of the answer.
-        least = self.rule.rate * self._waiting_ms / self._resting.drafted
+        least = rate * self._waiting_ms / self._resting.drafted
         goes_on = self.rule.goes_on(0, gain, expected, spent_ms + self._waiting_ms, least)
         self._account.trial = self.rule.trying
         return self._resting.drafts(now=goes_on)
@@ -334,32 +348,33 @@ class Planned:
             return committed / ms * self._plain_ms
         return committed - self.rule.rate * ms
 
-    def _best_first(self, hopes: Sequence[float], plain: float) -> tuple[float, int, float]:
-        """The gain of first drafts behind the most promising lines, which bring no experts; how
-        many they are, and the tokens hoped for. plain: what a plain cycle is worth."""
-        best: tuple[float, int, float] | None = None
-        hoped = 0.0
-        for n, hope in enumerate(sorted(hopes, reverse=True)[: self.max_rows - self._lines], 1):
+    def _first(self, hopes: Sequence[float]) -> First:
+        """The best first drafts, by the chances that there are behind the lines."""
+        lines, best = self._lines, None
+        steady_ms, switch_ms = self._ms(lines)
+        plain_ms = steady_ms + switch_ms
+        plain, hoped = self._worth(lines, plain_ms), 0.0
+        for n, hope in enumerate(sorted(hopes, reverse=True)[: self.max_rows - lines], 1):
             hoped += hope
-            gain = self._worth(self._lines + hoped, self._first_ms(n)) - plain
-            if best is None or gain > best[0]:
-                best = gain, n, hoped
+            spent_ms, (steady_ms, extra_ms) = self._spent_ms([(0,) * n]), self._ms(lines + n)
+            ms = steady_ms + extra_ms + spent_ms
+            gain = self._worth(lines + hoped, ms) - plain
+            if best is None or gain > best.gain:
+                charged_ms = extra_ms - switch_ms
+                best = First(gain, n, hoped, ms - plain_ms, spent_ms, charged_ms, plain_ms, plain)
         assert best is not None  # else no draft may be
         return best
-
-    def _first_ms(self, n: int) -> float:
-        """A cycle with the first drafts of n lines, which bring no experts."""
-        return self._ms(min(self._lines + n, self.max_rows)) + self._spent_ms([(0,) * n])
 
     @property
     def _plain_ms(self) -> float:
         """A decode of the roots alone."""
-        return self._ms(self._lines)
+        return sum(self._ms(self._lines))
 
-    def _ms(self, nodes: int) -> float:
-        """A decode of so many nodes, that bring no experts, as plans are weighed."""
+    def _ms(self, nodes: int) -> tuple[float, float]:
+        """A decode of so many nodes, that bring no experts, and what switching adds to it, as plans
+        are weighed."""
         steady_ms = self.live.verify_ms(self.live.rows(nodes), self._root_union, self._context)
-        return steady_ms + self.rule.switching.extra_ms(nodes)
+        return steady_ms, self.rule.switching.extra_ms(nodes)
 
     def _spent_ms(self, levels: Levels) -> float:
         """Time of drafting and planning levels."""

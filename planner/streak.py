@@ -106,10 +106,6 @@ class Switching:
         """What switching adds to a plan of so many nodes in this cycle."""
         return self._extra_ms(nodes, self.before)
 
-    def charged_ms(self, nodes: int) -> float:
-        """What it adds to a plan of so many nodes beside a plain cycle."""
-        return self.extra_ms(nodes) - self.extra_ms(self._roots)
-
     def by_nodes(self) -> FloatArray | None:
         """float64 [max_rows + 1]: the same for all numbers of nodes; None: nothing."""
         cost = self._live.now
