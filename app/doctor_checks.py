@@ -147,7 +147,7 @@ def of_packages(packages: Packages, project: Path | None) -> Iterator[Problem]:
         if name == SEARCH:
             yield Problem(
                 f"{name} cannot be loaded ({reason})",
-                "rm -f planner/_search*.so; make setup"
+                "rm -f planner/_native*.so; make setup"
                 if project
                 else "pip install --force-reinstall --no-deps specfit",
             )

@@ -58,6 +58,7 @@ class HeldExperts:
         self.lacking = int((wanted - slots).sum())
         self._cache = cache
         bytes_each = cache.expert_bytes
+        self._bytes_each: list[int] = bytes_each.tolist()
         self._rule = Rule(
             slots=slots,
             saved_ms=(slots > 0).astype(np.float64),
@@ -91,19 +92,18 @@ class HeldExperts:
     def turn(self, committed: int) -> CacheUse:
         """Between cycles, after one that committed so many tokens of all lines."""
         self._arrive()
-        counted = self._cache.counters()
-        self._cache.reset()
-        uses = counted.uses
-        if uses.any():  # else it took llama.cpp's ordinary path, and says nothing
-            held, uploads = after(self._held, uses, self._rule, committed)
-            self._held = held
+        uses, sums = self._cache.take_uses()
+        hits, _, misses = sums.sum(axis=0).tolist()
+        uploaded = 0
+        if hits + misses:  # else it took llama.cpp's ordinary path, and says nothing
+            self._held, uploads = after(self._held, uses, self._rule, committed)
             for (layer, expert), (_, victim) in zip(
                 uploads.loads.tolist(), uploads.victims.tolist(), strict=True
             ):
-                self._begin(layer, expert, victim)
+                if self._begin(layer, expert, victim):
+                    uploaded += self._bytes_each[layer]
         self.sets = pack_flags(self.resident)
-        uploaded = int(self._coming.sum(axis=1) @ self._rule.bytes_each)
-        return replace(_use(counted), uploaded=uploaded)
+        return CacheUse(hits, misses, sums[:, 1:].astype(np.float64), uploaded)
 
     def counted(self) -> CacheUse:
         """What was decoded since `skip` or `turn`."""
@@ -160,11 +160,13 @@ class HeldExperts:
         """A sentence for the user that was not told yet."""
         return self._cache.trouble()
 
-    def _begin(self, layer: int, expert: int, victim: int) -> None:
-        if self._cache.swap(layer, expert, victim):
+    def _begin(self, layer: int, expert: int, victim: int) -> bool:
+        begun = self._cache.swap(layer, expert, victim)
+        if begun:
             self._coming[layer, expert] = True
         else:
             self._held.resident[layer, expert] = False
+        return begun
 
     def _arrive(self) -> None:
         """What was begun counts from now on."""

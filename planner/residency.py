@@ -11,13 +11,17 @@ residency.
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .experts import Bitsets, pack_flags
+from .native import as_bytes, library
 from .tree import BoolArray, FloatArray, IntArray
 
 # Tokens after which a use counts half. Replays are flat from 24 to 64.
@@ -25,6 +29,13 @@ HALF_LIFE = 40.0
 # What an upload must save, in uses of the expert. Half a use costs no hits in replays, and spares
 # two uploads in five; a whole one spares three, and costs up to a hit in two hundred.
 UPLOAD_USES = 0.5
+
+_native = library.specfit_residency_after
+_i32, _f64, _array, _address = ctypes.c_int32, ctypes.c_double, ctypes.c_char_p, ctypes.c_void_p
+_native.argtypes = (
+    *(_i32, _i32, _i32, _array, _f64, _array, _f64),
+    *(_array, _f64, _array, _address, _address, _i32, _address, _address),
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,12 @@ class Rule:
             raise ValueError("slots are of all layers together, or of each; bytes of each")
         if not 0 <= self.decay <= 1 or (self.slots < 0).any():
             raise ValueError("slots cannot be fewer than none, nor uses grow by themselves")
+
+    @cached_property
+    def most_loads(self) -> float:
+        """How many experts the bytes of a cycle are enough for at most."""
+        least = float(self.bytes_each[self.saved_ms > 0].min(initial=np.iinfo(np.int64).max))
+        return math.inf if self.cycle_bytes is None or not least else self.cycle_bytes // least
 
 
 @dataclass(frozen=True)
@@ -102,44 +119,27 @@ def after(
     """The residency for the next cycle, and how to get there.
 
     used: [layer, expert], rows that used each expert in the cycle before, which committed so many
-    tokens.
+    tokens. Computed by `residency.cpp`. Raises ValueError if shapes do not fit together.
     """
-    uses: FloatArray = np.add(held.uses * rule.decay**committed, used, dtype=np.float64)
-    worth = uses * rule.saved_ms[:, None]
-    resident = held.resident.copy()
-    groups = len(rule.slots)
-    worths = worth.reshape(groups, -1)
-    inside = resident.reshape(groups, -1)
-    free = rule.slots - np.count_nonzero(inside, axis=1)
-    # What is inside is defended by its worth. What has just come in is not put out again.
-    defence = np.where(inside, worths, np.inf)
-    lowest = np.where(free > 0, 0.0, defence.min(axis=1))
-    eager = np.flatnonzero((worths > lowest[:, None] + rule.upload_ms) & ~inside)
-    eager = eager[np.argsort(-worth.reshape(-1)[eager], kind="stable")]
-    left = np.inf if rule.cycle_bytes is None else rule.cycle_bytes
-    n_experts, width = worth.shape[1], worths.shape[1]
-    loads, victims = [], []
-    for expert in eager.tolist():
-        layer, group = expert // n_experts, expert // width
-        left -= rule.bytes_each[layer]
-        if left < 0:
-            break
-        victim = -1
-        if free[group] > 0:
-            free[group] -= 1
-        else:
-            place = int(defence[group].argmin())
-            # Written so that a cache without any place (all defences infinite) takes nothing.
-            if not worths[group, expert % width] > defence[group, place] + rule.upload_ms:
-                left += rule.bytes_each[layer]
-                continue
-            defence[group, place] = np.inf
-            victim = group * width + place
-            resident.reshape(-1)[victim] = False
-        resident.reshape(-1)[expert] = True
-        loads.append(expert)
-        victims.append(victim)
-    return Residency(uses, resident), Uploads(_pairs(loads, n_experts), _pairs(victims, n_experts))
+    layers, experts = held.uses.shape
+    if np.shape(used) != (layers, experts) or rule.saved_ms.shape != (layers,):
+        raise ValueError("uses, residency and rule are of different models")
+    uses = np.array(held.uses, np.float64, order="C")
+    resident = np.array(held.resident, np.bool_, order="C")
+    most = int(min(uses.size, rule.most_loads))
+    loads, victims = np.empty((2, most + 1, 2), np.int32)  # a victim is written before its load
+    n = _native(
+        *(len(rule.slots), layers, experts),
+        *(as_bytes(used, np.float64), rule.decay**committed),
+        *(as_bytes(rule.saved_ms, np.float64), rule.upload_ms),
+        as_bytes(rule.bytes_each, np.int64),
+        math.inf if rule.cycle_bytes is None else rule.cycle_bytes,
+        as_bytes(rule.slots, np.int32),
+        *(uses.ctypes.data, resident.ctypes.data, most, loads.ctypes.data, victims.ctypes.data),
+    )
+    if n < 0:
+        raise MemoryError("no memory to decide which experts to load")
+    return Residency(uses, resident), Uploads(loads[:n], victims[:n])
 
 
 def filled(uses: FloatArray, rule: Rule) -> Residency:
@@ -162,8 +162,3 @@ def restored(
     if uses.shape != (n_layers, n_experts) or not np.isfinite(uses).all() or (uses < 0).any():
         raise ValueError("the kept uses of experts are damaged, or of another model")
     return filled(uses, rule)
-
-
-def _pairs(flat: list[int], n_experts: int) -> IntArray:
-    pairs = [divmod(at, n_experts) if at >= 0 else (-1, -1) for at in flat]
-    return np.array(pairs, np.int32).reshape(-1, 2)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, replace
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
 
 from .cost import CycleCost
 from .experts import Bitsets
+from .native import as_bytes, library
 from .tree import BoolArray, FloatArray, IntArray
 
 # So few undecided nodes are settled by looking at all their subsets.
@@ -54,29 +52,13 @@ _REFUSALS = {
 }
 
 
-def _loaded() -> ctypes.CDLL:
-    """The compiled `search.cpp`, which the package's build puts beside this file."""
-    path = Path(__file__).with_name("_search" + EXTENSION_SUFFIXES[0])
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise ImportError(f"the planner is not compiled: run `make setup` ({error})") from error
-    # Arrays are passed as bytes: their address costs a tenth of what an array's does.
-    i32, i64, f64, array = ctypes.c_int32, ctypes.c_int64, ctypes.c_double, ctypes.c_char_p
-    library.specfit_best_subtree.argtypes = (
-        *(i32, i32, i32, array, array, array, array),
-        *(array, array, array, f64),
-        *(i32, f64, i32, i64, i32, ctypes.c_void_p, ctypes.c_void_p),
-    )
-    return library
-
-
-_native = _loaded().specfit_best_subtree
-
-
-def _bytes(array: ArrayLike, dtype: DTypeLike) -> bytes:
-    """The elements in C order, as the native search reads them."""
-    return np.asarray(array, dtype).tobytes()
+_native = library.specfit_best_subtree
+_i32, _i64, _f64, _array = ctypes.c_int32, ctypes.c_int64, ctypes.c_double, ctypes.c_char_p
+_native.argtypes = (
+    *(_i32, _i32, _i32, _array, _array, _array, _array),
+    *(_array, _array, _array, _f64),
+    *(_i32, _f64, _i32, _i64, _i32, ctypes.c_void_p, ctypes.c_void_p),
+)
 
 
 def best_subtree(
@@ -152,13 +134,13 @@ def best_subtree(
         size,
         layers,
         words,
-        _bytes(parents, np.int32),
-        _bytes(chances, np.float64),
-        None if experts is None else _bytes(experts, np.uint64),
-        None if unforeseen is None else _bytes(unforeseen, np.float64),
-        _bytes(cost.layer_weights, np.float64),
-        _bytes(cost.rows_ms, np.float64),
-        _bytes(cost.expert_ms, np.float64),
+        as_bytes(parents, np.int32),
+        as_bytes(chances, np.float64),
+        None if experts is None else as_bytes(experts, np.uint64),
+        None if unforeseen is None else as_bytes(unforeseen, np.float64),
+        as_bytes(cost.layer_weights, np.float64),
+        as_bytes(cost.rows_ms, np.float64),
+        as_bytes(cost.expert_ms, np.float64),
         spent_ms,
         rate is None,
         0.0 if rate is None else rate,

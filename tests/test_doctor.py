@@ -133,7 +133,7 @@ def test_packages_that_cannot_be_imported_are_installed_again():
     assert problem.what == "the Python package gguf cannot be imported (ImportError: no)"
     assert problem.cure.endswith("--force-reinstall --no-deps gguf")
     search = Packages({SEARCH: "it crashes (SIGBUS)"})
-    assert only(found(packages=search)).cure == "rm -f planner/_search*.so; make setup"
+    assert only(found(packages=search)).cure == "rm -f planner/_native*.so; make setup"
     packaged = found(packages=search, here=replace(HERE, project=None))
     assert only(packaged).cure == "pip install --force-reinstall --no-deps specfit"
 

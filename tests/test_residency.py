@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from residency_reference import after as reference
 
 from specfit.planner.residency import (
     Residency,
@@ -72,6 +73,27 @@ def test_uploads_explain_every_change_within_slots_and_bytes(rule: Rule, seed: i
         if rule.cycle_bytes is not None:
             assert rule.bytes_each[uploads.loads[:, 0]].sum() <= rule.cycle_bytes
         held = following
+
+
+@given(RULES, SEEDS)
+@settings(max_examples=150, deadline=None)
+def test_the_compiled_decision_is_that_of_the_reference(rule: Rule, seed: int) -> None:
+    held = Residency.empty(LAYERS, EXPERTS)
+    for cycle, used in enumerate(random_uses(seed)):
+        following, uploads = after(held, used, rule, committed=cycle % 3)
+        expected, as_expected = reference(held, used, rule, committed=cycle % 3)
+        assert (following.uses == expected.uses).all()
+        assert (following.resident == expected.resident).all()
+        assert uploads.loads.tolist() == as_expected.loads.tolist()
+        assert uploads.victims.tolist() == as_expected.victims.tolist()
+        held = following
+
+
+def test_uses_of_another_model_are_refused() -> None:
+    held = Residency.empty(LAYERS, EXPERTS)
+    for used in (np.zeros((LAYERS, EXPERTS + 1)), np.zeros(LAYERS * EXPERTS)):
+        with pytest.raises(ValueError, match="different models"):
+            after(held, used, rule([3]))
 
 
 @given(RULES, SEEDS)

@@ -24,7 +24,7 @@ from searchcases import (
     tied_problem,
 )
 
-from specfit.planner import CycleCost, search
+from specfit.planner import CycleCost, native, search
 
 RATES = [None, 0.0, 0.02, 0.2, 1.0]
 
@@ -348,6 +348,6 @@ def test_refuses_arrays_that_do_not_fit_together(misfit: dict[str, Any]) -> None
 def test_says_how_to_compile_what_is_not_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "__file__", str(tmp_path / "search.py"))
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
     with pytest.raises(ImportError, match="run `make setup`"):
-        search._loaded()
+        native._loaded()

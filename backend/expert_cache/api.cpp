@@ -56,6 +56,14 @@ bool open_device(const std::string & name) {
     return true;
 }
 
+void reset_counters() {
+    for (auto & [number, l] : the().layers) {
+        std::fill(l->hits.begin(), l->hits.end(), 0);
+        std::fill(l->misses.begin(), l->misses.end(), 0);
+    }
+    the().totals = {};
+}
+
 } // namespace
 
 XC_API bool xc_open(const xc_options * options) {
@@ -148,9 +156,24 @@ XC_API void xc_counters(int64_t * hits, int64_t * misses, xc_totals * totals) {
 
 XC_API void xc_reset_counters() {
     std::lock_guard<std::mutex> held(the().lock);
+    reset_counters();
+}
+
+XC_API void xc_take_uses(double * uses, int64_t * sums) {
+    std::lock_guard<std::mutex> held(the().lock);
+    const size_t n = the().options.n_experts;
+    std::fill(uses, uses + the().options.n_layers * n, 0.0);
+    std::fill(sums, sums + the().options.n_layers * 3, 0);
     for (auto & [number, l] : the().layers) {
-        std::fill(l->hits.begin(), l->hits.end(), 0);
-        std::fill(l->misses.begin(), l->misses.end(), 0);
+        double * of_layer = uses + number * n;
+        int64_t * sum = sums + number * 3;
+        for (int expert = 0; expert < l->n_experts; expert++) {
+            const int64_t hits = l->hits[expert], misses = l->misses[expert];
+            of_layer[expert] = double(hits + misses);
+            sum[0] += hits;
+            sum[1] += misses > 0;
+            sum[2] += misses;
+        }
     }
-    the().totals = {};
+    reset_counters();
 }

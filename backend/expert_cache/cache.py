@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit.planner import FloatArray
+
 from .. import library, native
 from ..errors import SpecfitError
 
@@ -176,6 +178,13 @@ class ExpertCache:
         self._native.xc_counters(hits.ctypes.data, misses.ctypes.data, ctypes.byref(totals))
         return Counters(hits, misses, **{name: getattr(totals, name) for name in _TOTALS})
 
+    def take_uses(self) -> tuple[FloatArray, NDArray[np.int64]]:
+        """Since `reset`, which this is: float64 [layer, expert], the uses of every expert; int64
+        [layer, 3], hits, experts that were missing, and the uses of those."""
+        uses, sums = np.empty(self.shape), np.empty((self.shape[0], 3), np.int64)
+        self._native.xc_take_uses(uses.ctypes.data, sums.ctypes.data)
+        return uses, sums
+
     def reset(self) -> None:
         self._native.xc_reset_counters()
 
@@ -222,6 +231,7 @@ def _functions() -> ctypes.CDLL:
         ("xc_residency", None, [pointer]),
         ("xc_counters", None, [pointer, pointer, pointer]),
         ("xc_reset_counters", None, []),
+        ("xc_take_uses", None, [pointer, pointer]),
         ("xc_trouble", yes, [pointer, ctypes.c_size_t]),
     ):
         function = getattr(functions, name)

@@ -58,6 +58,9 @@ XC_API void xc_residency(uint8_t * resident);
 // Since the model was loaded, or the last `xc_reset_counters`.
 XC_API void xc_counters(int64_t * hits, int64_t * misses, xc_totals * totals);
 XC_API void xc_reset_counters(void);
+// The uses of experts since then, and of each layer three sums: hits, the experts that were missing,
+// and the uses of those; resets them. Between any two decodes, so it spares Python the arithmetic.
+XC_API void xc_take_uses(double * uses, int64_t * sums);
 
 // The oldest sentence about what went wrong that was not yet read; false: none.
 XC_API bool xc_trouble(char * text, size_t size);
