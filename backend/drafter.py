@@ -22,7 +22,7 @@ from specfit.planner import (
     FloatArray,
     IntArray,
     Levels,
-    Lookup,
+    NgramIndex,
     Policy,
     completed,
     named_by,
@@ -130,7 +130,7 @@ def draft(
     policy: Policy,
     room: int,
     found: DraftTree | None = None,
-    lookups: Sequence[Lookup] = (),
+    lookups: Sequence[NgramIndex] = (),
 ) -> Draft:
     """Candidates for the continuations of `texts`, whose last tokens are the roots.
 
@@ -247,7 +247,7 @@ def _likely(tree: DraftTree, level: Level, least_chance: float) -> Level:
 
 
 def _with_both(
-    tree: DraftTree, level: Level, least_chance: float, lookups: Sequence[Lookup], room: int
+    tree: DraftTree, level: Level, least_chance: float, lookups: Sequence[NgramIndex], room: int
 ) -> tuple[DraftTree, IntArray]:
     """`tree` with the level, behind which lookups look as well; and where its nodes went."""
     n = len(tree)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specfit.planner import Lookup, NgramIndex
+from specfit.planner import NgramIndex
 
 from .context import BATCH, Context
 from .drafter import Drafter
@@ -25,7 +25,7 @@ class Line:
     ) -> None:
         self.number = number
         self.drafter = drafter
-        self.lookup: Lookup | None = NgramIndex() if looks_up else None
+        self.lookup: NgramIndex | None = NgramIndex() if looks_up else None
         self.tokens: list[int] = []
         self.reused = 0
         self.tracking = False
@@ -111,7 +111,7 @@ class Line:
         if self.drafter is not None and head.size:
             self.drafter.restore(head)
 
-    def looked_up(self) -> Lookup:
+    def looked_up(self) -> NgramIndex:
         """The lookup, with all of the text."""
         assert self.lookup is not None
         self.lookup.extend(self.tokens[len(self.lookup) :])

@@ -21,7 +21,7 @@ from .forecast import Forecast
 from .found import NOTHING_FOUND, Found, found_by
 from .lines import best_lines
 from .livecost import LiveCost
-from .lookup import Lookup, completed
+from .lookup import completed
 from .modes import make_policy
 from .ngram import NgramIndex
 from .outlook import Outlook
@@ -63,7 +63,6 @@ __all__ = [
     "IntArray",
     "Levels",
     "LiveCost",
-    "Lookup",
     "NgramIndex",
     "Outcome",
     "Outlook",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .lookup import CHILDREN, Lookup, children_of, completed
+from .lookup import CHILDREN, children_of, completed
+from .ngram import NgramIndex
 from .policies import Policy
 from .tree import LOOKUP, DraftTree, named_by
 
@@ -29,7 +30,7 @@ NOTHING_FOUND = Found()
 
 
 def found_by(
-    lookups: Callable[[], Sequence[Lookup]],
+    lookups: Callable[[], Sequence[NgramIndex]],
     roots: Sequence[int],
     policy: Policy,
     room: int,
@@ -47,7 +48,7 @@ def found_by(
 
 
 def looked_up(
-    lookups: Sequence[Lookup], roots: Sequence[int], policy: Policy, room: int, context: int
+    lookups: Sequence[NgramIndex], roots: Sequence[int], policy: Policy, room: int, context: int
 ) -> Found:
     """All that there is, if `policy` thinks that it may pay; lookups, roots: one a line."""
     if not policy.finds:
@@ -77,7 +78,7 @@ def first_level(found: Sequence[tuple[int, float]], token: int) -> tuple[DraftTr
 
 
 def drafted_by_lookup(
-    lookups: Sequence[Lookup], roots: Sequence[int], policy: Policy, room: int
+    lookups: Sequence[NgramIndex], roots: Sequence[int], policy: Policy, room: int
 ) -> Found:
     """The tree of a mode that does not plan, level by level."""
     tree = DraftTree.of_roots(roots)

@@ -18,7 +18,7 @@ from .cost import PROMPT, Before, CycleCost
 from .experts import Bitsets, unpack
 from .found import NOTHING_FOUND, found_by
 from .livecost import LiveCost
-from .lookup import Lookup, completed
+from .lookup import completed
 from .ngram import NgramIndex
 from .policies import Outcome, Policy, widths_of
 from .residency import Residency, Rule, after
@@ -100,7 +100,7 @@ class Candidates:
         self,
         going: Sequence[Sequence[TracedStep]],
         found: DraftTree | None = None,
-        lookups: Sequence[Lookup] = (),
+        lookups: Sequence[NgramIndex] = (),
         room: int = 0,
     ) -> None:
         """going: what is left of each line."""
@@ -252,7 +252,7 @@ def _cycle(
     live: LiveCost,
     cost: CycleCost,
     before: Before,
-    lookups: Sequence[Lookup] = (),
+    lookups: Sequence[NgramIndex] = (),
     has_head: bool = True,
 ) -> tuple[ReplayedCycle, list[int], Bitsets]:
     """A cycle, how many steps each line gets on by it, and the experts it used [n, layer, word]."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import lookup_reference as reference
 import numpy as np
 import pytest
 from hypothesis import given
@@ -107,6 +108,34 @@ class TestJoined:
 
 
 class TestCompleted:
+    @given(
+        st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=60), min_size=1, max_size=3),
+        additions,
+        st.integers(0, 60),
+        st.sampled_from([0.0, 0.01, 0.2]),
+        st.data(),
+    )
+    def test_the_compiled_drafts_are_those_of_the_reference(
+        self, texts: list, head: list, room: int, least: float, data: st.DataObject
+    ) -> None:
+        indices = indexed(*(text[:-1] for text in texts))
+        tree = DraftTree.of_roots([text[-1] for text in texts])
+        if head:
+            parents = [choice % (len(tree) + i) for i, (choice, _, _) in enumerate(head)]
+            probs = np.linspace(0.9, 0.4, len(head))
+            tokens = [token for _, token, _ in head]
+            tree, _ = tree.joined(parents, tokens, named_by(HEAD, probs))
+        asked = data.draw(st.none() | st.lists(st.integers(0, len(tree) - 1), unique=True))
+        whole, places = completed(tree, indices, room, least, asked)
+        expected = reference.drafts(tree, indices, room, least, asked)
+        if not expected:
+            assert whole is tree
+            return
+        parents, tokens, probs = map(list, zip(*expected, strict=True))
+        as_expected, at = tree.joined(parents, tokens, named_by(LOOKUP, np.array(probs)))
+        assert paths_of(whole) == paths_of(as_expected)
+        assert places.tolist() == at.tolist()
+
     def test_a_text_that_repeats_itself_is_drafted_as_deep_as_may_be(self) -> None:
         tree, _ = completed(DraftTree.of_root(2), indexed([1, 2, 3, 4, 5] * 3 + [1]), 100, 0.01)
         chain = tree.path(tree.leaves[-1])
