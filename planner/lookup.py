@@ -51,6 +51,8 @@ def completed(
     if not added:
         return tree, np.arange(n, dtype=np.int32)
     named = named_by(LOOKUP, np.array(probs[:added]))
+    if n == tree.n_lines:
+        return tree.headed(parents[:added], tokens[:added], named), np.arange(n + added)
     return tree.joined(parents[:added], tokens[:added], named)
 
 

@@ -169,6 +169,32 @@ struct Tree {
     }
 };
 
+struct Draft {
+    std::int32_t parent;  // a node of the tree, or its size + the draft
+    Token token;
+    double prob;
+};
+
+// The same, level by level below the `size` nodes of a tree, siblings side by side as they were.
+std::vector<Draft> by_breadth(const std::vector<Draft> &drafts, std::int32_t size) {
+    std::vector<std::vector<std::int32_t>> children(size + drafts.size());
+    for (std::size_t i = 0; i < drafts.size(); i++)
+        children[drafts[i].parent].push_back(size + std::int32_t(i));
+    std::vector<std::int32_t> order, places(children.size());
+    for (std::int32_t node = 0; node < size; node++) order.push_back(places[node] = node);
+    for (std::size_t i = 0; i < order.size(); i++)
+        for (const std::int32_t child : children[order[i]]) {
+            places[child] = std::int32_t(order.size());
+            order.push_back(child);
+        }
+    std::vector<Draft> sorted;
+    for (std::size_t i = size; i < order.size(); i++) {
+        const Draft &draft = drafts[order[i] - size];
+        sorted.push_back({places[draft.parent], draft.token, draft.prob});
+    }
+    return sorted;
+}
+
 }  // namespace
 }  // namespace specfit
 
@@ -207,7 +233,7 @@ extern "C" std::int32_t specfit_ngrams_following(const Index *index, const Token
 }
 
 // `completed` of lookup.py: what the indices, one a line, have behind `asked` [n_asked] and behind
-// what is added. Writes parents, tokens and probs, with room for `most` + `children`, and returns
+// what is added, level by level. Writes parents, tokens and probs, with room for `most` + `children`, and returns
 // how many; -1: no memory. likely: the chance of nodes that are asked for children.
 extern "C" std::int32_t specfit_ngrams_complete(
     Index *const *indices, std::int32_t size, const std::int32_t *parents, const Token *tokens,
@@ -219,8 +245,8 @@ extern "C" std::int32_t specfit_ngrams_complete(
         std::priority_queue<Waiting> waiting;
         for (std::int32_t i = 0; i < n_asked; i++)
             if (chances[asked[i]] >= likely) waiting.push(tree.waiting(asked[i]));
-        std::int32_t added = 0;
-        while (!waiting.empty() && added < most) {
+        std::vector<Draft> drafts;
+        while (!waiting.empty() && std::int64_t(drafts.size()) < most) {
             const Waiting one = waiting.top();
             waiting.pop();
             if (std::int64_t(one.path.size()) - 1 >= deepest) continue;
@@ -228,15 +254,19 @@ extern "C" std::int32_t specfit_ngrams_complete(
             for (std::size_t i = 0; i < std::min(found.size(), std::size_t(children)); i++) {
                 const double chance = one.chance * found[i].prob;
                 if (chance < least_chance) break;
-                new_parents[added] = one.node;
-                new_tokens[added] = found[i].token;
-                new_probs[added] = found[i].prob;
-                const std::int32_t node = size + added++;
+                const std::int32_t node = size + std::int32_t(drafts.size());
+                drafts.push_back({one.node, found[i].token, found[i].prob});
                 if (chance < likely || tree.has(one.node, found[i].token)) continue;
                 Waiting next{chance, node, one.line, one.path};
                 next.path.push_back(found[i].token);
                 waiting.push(std::move(next));
             }
+        }
+        std::int32_t added = 0;
+        for (const Draft &draft : by_breadth(drafts, size)) {
+            new_parents[added] = draft.parent;
+            new_tokens[added] = draft.token;
+            new_probs[added++] = draft.prob;
         }
         return added;
     } catch (const std::bad_alloc &) {

@@ -172,6 +172,21 @@ class DraftTree:
         )
         return tree
 
+    def headed(self, parents: Sequence[int], tokens: Sequence[int], named: FloatArray) -> DraftTree:
+        """Nodes below roots alone: what `joined` gives, of nodes in breadth-first order that are
+        all different."""
+        n = len(self)
+        rows = np.concatenate([np.zeros((n, named.shape[1])), named])
+        probs = rows.max(axis=1)
+        probs[:n] = 1.0
+        return DraftTree(
+            np.concatenate([self.parents, parents], dtype=np.int32),
+            np.concatenate([self.tokens, tokens], dtype=np.int32),
+            probs,
+            None,
+            rows,
+        )
+
     def joined(
         self,
         parents: Sequence[int],
