@@ -161,12 +161,16 @@ class DraftingRule:
         # A later level that promises nothing need not be tried: others like it do.
         if level > 0 and gain <= 0:
             return False
-        prepaid_ms = min(ms, self._prepaid_ms)
-        if not self._affordable(ms - prepaid_ms):
+        if not self.may_try(ms):
             return False
+        prepaid_ms = min(ms, self._prepaid_ms)
         self._prepaid_ms -= prepaid_ms
         self.charge(ms - prepaid_ms)
         return True
+
+    def may_try(self, ms: float) -> bool:
+        """Whether there is time for drafts that take `ms` and promise nothing."""
+        return self._affordable(ms - min(ms, self._prepaid_ms))
 
     def affords(self, ms: float, look_ms: float) -> bool:
         """Pays for a trial that takes `ms`, and for a look at drafts in it, if there is time."""

@@ -105,6 +105,13 @@ class Drafts:
             max_states=1 + int(PLANNING_SHARE * self.by_rows.rows_ms[1] / STATE_MS),
         )
 
+    def planned_by_rows(self, unions: FloatArray, spent_ms: float) -> tuple[float, float]:
+        """What the plan that would be made without the forecast commits, and takes by it."""
+        by_rows = without_experts(self.cost, unions)
+        plan = self.searched(np.zeros(0, np.int32), self.chances, None, by_rows, spent_ms)
+        ms = self.cost.verify_ms(int(plan.keep.sum()), self.union(plan.keep))
+        return plan.committed, spent_ms + ms
+
     def best_left_out(self, keep: BoolArray, token_ms: float) -> Step | None:
         """The best candidate that is not in the plan `keep`, as the function of that name tells."""
         cost = self.by_rows if self.forecast is None else self.by_experts

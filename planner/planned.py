@@ -4,53 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from .account import DEEPEST, Account
 from .beliefs import Beliefs
-from .cost import NO_OVERHEADS, Before, CycleCost, Levels, Overheads
+from .cost import NO_OVERHEADS, PLAINLY, Before, CycleCost, Levels, Overheads
 from .drafting import DraftingRule
-from .drafts import Drafts, without_experts
+from .drafts import Drafts
 from .foresight import Foresight
 from .found import first_level
-from .gains import if_worth
 from .livecost import LiveCost
 from .looking import Looking
 from .policies import FIRST_PLANNING_MS, NOTHING, Choice, Outcome, followed, widths_of
+from .prospect import Prospect
 from .reason import Reason
 from .resting import Resting
 from .search import Plan
 from .tree import DraftTree, FloatArray, IntArray
+from .weighing import Weighing
 
 # A node that is committed once in a hundred cycles pays for no row on any machine we measured.
 LEAST_CHANCE = 0.01
 BRANCHING = 8
 # Of tokens found that it would not pay to verify, one in so many is learned from.
 LEARN_FOUND = 8
-# Plain cycles in which nothing was planned are learned from at once, up to so many: between decodes
-# Python works with cold caches.
+# Plain cycles in which nothing was planned are learned from at once, up to so many, and judged by
+# one prospect: between decodes Python works with cold caches.
 PLAIN_AT_ONCE = 16
 NO_HOPES: FloatArray = np.zeros(0)
-
-
-class First(NamedTuple):
-    """First drafts behind the most promising lines, n of them, that bring no experts.
-
-    gain: in worth, over a plain cycle. hoped: tokens. extra_ms: that the cycle takes more than a
-    plain one; of it, spent_ms on drafting, and charged_ms for switching. plain_ms, plain: a plain
-    cycle's time and worth.
-    """
-
-    gain: float
-    n: int
-    hoped: float
-    extra_ms: float
-    spent_ms: float
-    charged_ms: float
-    plain_ms: float
-    plain: float
 
 
 class Planned:
@@ -81,17 +63,19 @@ class Planned:
         self.ratio = ratio
         self._overheads = overheads
         self._looking = Looking(overheads.observe_ms + overheads.unsettled_ms)
-        self._lines = 1
-        self._root_union = beliefs.expected_union(1)  # to expect of the lines' roots
+        union = beliefs.expected_union(1)
         gains, streak = beliefs.gains, beliefs.streak
-        self.rule = DraftingRule(live, self._root_union, self.max_rows, gains, streak)
+        self.rule = DraftingRule(live, union, self.max_rows, gains, streak)
         self._resting = Resting(overheads, self._promise)
         self._forecast = None if by_count else beliefs.forecast
         self._forecasting = self._forecast is not None
         self._foresight = Foresight()
+        self._weigh = Weighing(
+            live, self.rule, union, self.max_rows, lambda: self.planning_ms, ratio=ratio
+        )
         # Of this cycle: the roots to draft behind; what was drafted; per level its predicted gain,
         # and the worth before; how long the heads were to catch up; and what its reason is told by.
-        self._context, self._waiting_ms = 0, 0.0
+        self._waiting_ms = 0.0
         self._account = Account(None)
         self._drafting: IntArray = NOTHING
         self._levels_drafted: tuple[tuple[int, ...], ...] = ()
@@ -102,7 +86,10 @@ class Planned:
         self._finding_ms = FIRST_PLANNING_MS  # of a plan with that
         self._unlearned = 0
         self._planned = False  # something, in this cycle
-        self._plain: list[tuple[int, Before]] = []  # cycles to be learned from: text, decode before
+        # Plain cycles to be learned from: the text, the decode before, what drafts promised.
+        self._plain: list[tuple[int, Before, tuple[Prospect, float, float] | None]] = []
+        self._prospect: Prospect | None = None
+        self._promised: tuple[Prospect, float, float] | None = None
 
     @property
     def planning_ms(self) -> float:
@@ -123,25 +110,24 @@ class Planned:
             self._foresight.doubt()
             return False
         self._turn_to(prompt, lines)
-        look_ms = self._spent_ms([(0,)]) + prompt * self._overheads.position_ms
+        look_ms = self._weigh.spent_ms([(0,)]) + prompt * self._overheads.position_ms
         return self._resting.wakes(self.rule, lines, missing_ms, look_ms)
 
     def _promise(self) -> float:
         """Tokens a cycle that first drafts are to gain, by all that is known of roots, where every
         cycle drafts."""
-        firsts = [self._first(hopes) for hopes in self.beliefs.outlook.typical(self._lines)]
+        kinds = self.beliefs.outlook.typical(self._weigh.lines)
+        firsts = [self._weigh.first(hopes) for hopes in kinds]
         gains = [first.gain + self.rule.rate * first.charged_ms for first in firsts]
         return sum(max(0.0, self.rule.gains.calibrated(0, gain)) for gain in gains) / len(gains)
 
     def _turn_to(self, context: int, lines: int) -> None:
-        self._context, self._lines = context, lines
-        self._root_union = self.beliefs.expected_union(lines)
-        self.rule.turn_to(lines, self._root_union, context)
+        self._weigh.turn_to(lines, self.beliefs.expected_union(lines), context)
 
     def _turn_to_cycle(self, context: int, lines: int) -> None:
         self._learn_plain()
         self._turn_to(context, lines)
-        self._planned = True
+        self._planned, self._prospect = True, None
         self._levels_drafted = ()
         self._hopes.clear()
         self._newest = self._folded = self._found = None
@@ -165,57 +151,86 @@ class Planned:
         drafts = self._drafts(found, self.beliefs.acceptance.conditional(found))
         plan = self._best(drafts, ())
         self._newest = (drafts, plan)
-        if np.count_nonzero(plan.keep) == self._lines:
+        if np.count_nonzero(plan.keep) == self._weigh.lines:
             self._offer(drafts, plan)
             return False
-        gain = self._worth(plan.committed, plan.ms) - self._worth(self._lines, self._plain_ms)
+        gain = self._weigh.worth(plan.committed, plan.ms) - self._weigh.plain
         self.rule.spare(gain / self.rule.rate - self._finding_ms)
         return True
 
     def begin(self, context: int, roots: Sequence[int], waiting: int = 0) -> bool:
         if self._found is None:
+            if len(roots) == 1 and self._is_hopeless(roots[0], waiting):
+                return False
             self._turn_to_cycle(context, len(roots))
         if not self._may_draft or self.rule.abstains:
             return False
         if self._found is None:
             self._forecasting = self._forecast_pays()
         hopes = [self.beliefs.outlook.behind(root) for root in roots]
-        first, rate = self._first(hopes), self.rule.rate
-        # Of switching nothing is paid before it is known what there is to be gained by it.
-        charge, spent_ms, worth = rate * first.charged_ms, first.spent_ms, first.plain
-        gain = first.gain + charge
-        self.rule.switching.hope(gain / rate)
-        expected = if_worth(self.rule.gains.calibrated(0, gain), rate * spent_ms, charge)
-        self._resting.learn(self._lines, expected)
+        prospect = Prospect(self._weigh.first(hopes), self.rule.rate, self.rule.gains)
+        first, gain = prospect.first, prospect.gain(prospect.first.hoped)
+        spent_ms, worth, expected = first.spent_ms, first.plain, prospect.expected(gain)
+        self._hope(prospect, gain, expected)
         lines = sorted(range(len(roots)), key=lambda line: -hopes[line])[: first.n]
         if self._newest is not None:
             gain, worth, lines = self._beside(np.array(hopes))
             if not lines:
                 return False
-            spent_ms = self._spent_ms([(0,) * len(lines)])
+            spent_ms = self._weigh.spent_ms([(0,) * len(lines)])
             expected = self.rule.gains.calibrated(0, gain)
         self._drafting = np.array(sorted(lines), np.int32)
         self._hopes.append((gain, worth))
         self._account.first = first.extra_ms, first.hoped, first.plain_ms
         self._waiting_ms = waiting * self._overheads.position_ms
-        # Caught up on once, the text serves all further drafts of the answer.
-        least = rate * self._waiting_ms / self._resting.drafted
+        least = self._least(prospect.rate)
         goes_on = self.rule.goes_on(0, gain, expected, spent_ms + self._waiting_ms, least)
         self._account.trial = self.rule.trying
+        if self._weigh.lines == 1 and not (self.ratio or goes_on or self._newest):
+            self._prospect = prospect
         return self._resting.drafts(now=goes_on)
+
+    def _is_hopeless(self, root: int, waiting: int) -> bool:
+        """Whether the prospect of a few cycles ago leaves nothing to draft for behind a root: most
+        cycles of a text end here, so it is quick."""
+        prospect = self._prospect
+        if prospect is None or self.rule.switching.before != PLAINLY or self.rule.abstains:
+            return False
+        hoped = self.beliefs.outlook.behind(root)
+        gain = prospect.gain(hoped)
+        expected, first = prospect.expected(gain), prospect.first
+        self._waiting_ms = waiting * self._overheads.position_ms
+        if expected > self._least(prospect.rate) or not prospect.glances(PLAIN_AT_ONCE):
+            return False
+        if self.rule.may_try(first.spent_ms + self._waiting_ms):
+            return False
+        self._promised = prospect, gain, expected
+        self._newest, self._hopes = None, [(gain, first.plain)]
+        self._account = Account(prospect.rate, (first.extra_ms, hoped, first.plain_ms))
+        return True
+
+    def _hope(self, prospect: Prospect, gain: float, expected: float) -> None:
+        """Notes what first drafts promise in this cycle."""
+        self.rule.switching.hope(gain / prospect.rate)
+        self._resting.learn(self._weigh.lines, expected)
+
+    def _least(self, rate: float) -> float:
+        """Tokens that first drafts must gain for heads to catch up: once, and it serves all further
+        drafts of the answer."""
+        return rate * self._waiting_ms / self._resting.drafted
 
     def _beside(self, hopes: FloatArray) -> tuple[float, float, list[int]]:
         """The gain of the head's first drafts beside what lookups found, the worth of that, and the
         lines to draft behind. hopes: [line], chances of the best drafts."""
         assert self._newest is not None
         drafts, plan = self._newest
-        roots = np.arange(self._lines, dtype=np.int32)
-        levels = ((0,) * self._lines,)
+        roots = np.arange(self._weigh.lines, dtype=np.int32)
+        levels = ((0,) * self._weigh.lines,)
         wider = self._best(drafts, levels, roots, hopes * drafts.left(roots))
         lines = np.flatnonzero(wider.keep[len(drafts.tree) :]).tolist()
-        worth = self._worth(plan.committed, plan.ms)
-        spared_ms = self._spent_ms(levels) - self._spent_ms([(0,) * len(lines)])
-        return self._worth(wider.committed, wider.ms - spared_ms) - worth, worth, lines
+        worth = self._weigh.worth(plan.committed, plan.ms)
+        spared_ms = self._weigh.spent_ms(levels) - self._weigh.spent_ms([(0,) * len(lines)])
+        return self._weigh.worth(wider.committed, wider.ms - spared_ms) - worth, worth, lines
 
     def expand(self, tree: DraftTree, room: int) -> tuple[IntArray, int]:
         depth, self._account.room = len(self._levels_drafted), room
@@ -241,9 +256,9 @@ class Planned:
         wider = self._best(drafts, levels, frontier, hoped)
         nodes = frontier[wider.keep[len(tree) :]]
         level = widths_of(tree, nodes)
-        worth = self._worth(plan.committed, plan.ms)
-        gain = self._worth(wider.committed, wider.ms) - worth
-        level_ms = self._spent_ms([level])
+        worth = self._weigh.worth(plan.committed, plan.ms)
+        gain = self._weigh.worth(wider.committed, wider.ms) - worth
+        level_ms = self._weigh.spent_ms([level])
         expected = self.rule.gains.calibrated(depth, gain)
         if not len(nodes) or not self.rule.goes_on(depth, gain, expected, level_ms):
             self._account.wider = (wider, len(nodes))
@@ -264,14 +279,14 @@ class Planned:
             drafts = self._drafts(tree, self.beliefs.acceptance.conditional(tree))
             self._newest = (drafts, self._best(drafts, self._levels_drafted))
         drafts, plan = self._newest
-        worth, offered = self._worth(plan.committed, plan.ms), self._offer(drafts, plan)
+        worth, offered = self._weigh.worth(plan.committed, plan.ms), self._offer(drafts, plan)
         for level, (predicted, before) in enumerate(self._hopes):
             free = level == 0 and self._found is None
             self.rule.gains.learn(level, predicted, offered if free else worth - before)
         self._learn_saving(drafts, worth)
         rows = int(np.count_nonzero(plan.keep))
         chances = drafts.chances[plan.keep]
-        if drafts.forecast is None or rows == self._lines:
+        if drafts.forecast is None or rows == self._weigh.lines:
             return Choice(plan.keep, chances, self.beliefs.expected_union(rows))
         kept = drafts.forecast.only(plan.keep)
         return Choice(plan.keep, chances, drafts.union(plan.keep), kept)
@@ -300,13 +315,16 @@ class Planned:
 
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.beliefs.learn_paid(1, paid_union)
-        self._plain.append((context, self.rule.switching.before))
+        self._plain.append((context, self.rule.switching.before, self._promised))
+        self._promised = None
         if self._planned or self.rule.abstains or len(self._plain) == PLAIN_AT_ONCE:
             self._learn_plain()
 
     def _learn_plain(self) -> None:
-        for context, before in self._plain:
-            ms = self.live.verify_ms(1, self._root_union, context, before)
+        for context, before, promised in self._plain:
+            if promised is not None:
+                self._hope(*promised)
+            ms = self.live.verify_ms(1, self._weigh.root_union, context, before)
             self._learn_cycle(1, ms, 1, context, 0)
         self._plain.clear()
 
@@ -329,7 +347,7 @@ class Planned:
 
     def reason(self, *, begun: bool) -> Reason:
         self._learn_plain()
-        if self._lines >= self.max_rows:
+        if self._weigh.lines >= self.max_rows:
             return Reason("planned", 0, end="rows")
         if self.rule.abstained:
             return Reason("abstaining")
@@ -342,56 +360,18 @@ class Planned:
             return self._account.of_no_level()
         return self._account.of_plan(*self._newest, self.max_rows)
 
-    def _worth(self, committed: float, ms: float) -> float:
-        """A cycle's worth in tokens: for the ratio, those of a plain decode's time."""
-        if self.ratio:
-            return committed / ms * self._plain_ms
-        return committed - self.rule.rate * ms
-
-    def _first(self, hopes: Sequence[float]) -> First:
-        """The best first drafts, by the chances that there are behind the lines."""
-        lines, best = self._lines, None
-        steady_ms, switch_ms = self._ms(lines)
-        plain_ms = steady_ms + switch_ms
-        plain, hoped = self._worth(lines, plain_ms), 0.0
-        for n, hope in enumerate(sorted(hopes, reverse=True)[: self.max_rows - lines], 1):
-            hoped += hope
-            spent_ms, (steady_ms, extra_ms) = self._spent_ms([(0,) * n]), self._ms(lines + n)
-            ms = steady_ms + extra_ms + spent_ms
-            gain = self._worth(lines + hoped, ms) - plain
-            if best is None or gain > best.gain:
-                charged_ms = extra_ms - switch_ms
-                best = First(gain, n, hoped, ms - plain_ms, spent_ms, charged_ms, plain_ms, plain)
-        assert best is not None  # else no draft may be
-        return best
-
-    @property
-    def _plain_ms(self) -> float:
-        """A decode of the roots alone."""
-        return sum(self._ms(self._lines))
-
-    def _ms(self, nodes: int) -> tuple[float, float]:
-        """A decode of so many nodes, that bring no experts, and what switching adds to it, as plans
-        are weighed."""
-        steady_ms = self.live.verify_ms(self.live.rows(nodes), self._root_union, self._context)
-        return steady_ms, self.rule.switching.extra_ms(nodes)
-
-    def _spent_ms(self, levels: Levels) -> float:
-        """Time of drafting and planning levels."""
-        return self.live.now.draft_ms(levels) + len(levels) * self.planning_ms
-
     def _drafts(self, tree: DraftTree, conditional: FloatArray) -> Drafts:
         """By rows alone: for plans without a forecast, the unions that so many rows have in the
         mean; before a forecast, free experts, so that what cannot pay even then needs none."""
         if self._folded is None:
-            folded = self.live.now.at(self._context, self.rule.switching.by_nodes())
+            folded = self.live.now.at(self._weigh.context, self.rule.switching.by_nodes())
             self._folded = replace(folded, resident=self.live.resident)
         cost = self._folded
         unions = self.beliefs.expected_unions[: cost.max_rows + 1]
         if self._forecasting:
-            unions = np.full_like(unions, self._root_union)
+            unions = np.full_like(unions, self._weigh.root_union)
         rate = None if self.ratio else self.rule.rate
-        return Drafts(tree, conditional, cost, unions, self._root_union, rate, self.max_rows)
+        return Drafts(tree, conditional, cost, unions, self._weigh.root_union, rate, self.max_rows)
 
     def _best(
         self,
@@ -405,9 +385,9 @@ class Planned:
         chances = drafts.chances
         if len(frontier):
             chances = np.concatenate([chances, chances[frontier] * hoped])
-        spent_ms = self._spent_ms(levels)
+        spent_ms = self._weigh.spent_ms(levels)
         plan = drafts.searched(frontier, chances, None, drafts.by_rows, spent_ms)
-        if not self._forecasting or np.count_nonzero(plan.keep) == self._lines:
+        if not self._forecasting or np.count_nonzero(plan.keep) == self._weigh.lines:
             return plan
         if drafts.forecast is None:
             assert self._forecast is not None
@@ -427,8 +407,8 @@ class Planned:
     def _offer(self, drafts: Drafts, plan: Plan) -> float:
         """Tokens that the best plan would gain, were switching free."""
         hoped, unions = self._found is None and bool(self._hopes), self.beliefs.expected_unions
-        spent_ms = self._spent_ms(self._levels_drafted)
-        return self.rule.offer(drafts, plan, unions, spent_ms, self._plain_ms, hoped=hoped)
+        spent_ms = self._weigh.spent_ms(self._levels_drafted)
+        return self.rule.offer(drafts, plan, unions, spent_ms, self._weigh.plain_ms, hoped=hoped)
 
     def _learn_saving(self, drafts: Drafts, worth: float) -> None:
         """Learns what the forecast was worth."""
@@ -436,9 +416,7 @@ class Planned:
             return
         saved = 0.0
         if drafts.forecast is not None:
-            by_rows = without_experts(drafts.cost, self.beliefs.expected_unions)
-            ms = self._spent_ms(self._levels_drafted)
-            other = drafts.searched(NOTHING, drafts.chances, None, by_rows, ms)
-            ms += drafts.cost.verify_ms(int(other.keep.sum()), drafts.union(other.keep))
-            saved = worth - self._worth(other.committed, ms)
+            spent_ms = self._weigh.spent_ms(self._levels_drafted)
+            other = drafts.planned_by_rows(self.beliefs.expected_unions, spent_ms)
+            saved = worth - self._weigh.worth(*other)
         self._foresight.learn_saved(saved)

@@ -142,11 +142,11 @@ class TestResting:
 
     def test_an_answer_is_prepared_where_only_drafts_in_every_cycle_pay(self) -> None:
         table = replace(self.cheap, switch_ms=5.0, settle_ms=10.0)
-        policy = specfit(table, self.features)
-        assert policy.tracks(100, missing_ms=0.0)
-        assert not policy.begin(0, [0])  # a first draft pays for the way back
-        policy.beliefs.streak.share = 0.9
-        assert policy.begin(0, [0])
+        for share, drafts in ((0.0, False), (0.9, True)):  # a first draft pays for the way back
+            policy = specfit(table, self.features)
+            policy.beliefs.streak.share = share
+            assert policy.tracks(100, missing_ms=0.0)
+            assert policy.begin(0, [0]) == drafts
 
     def test_what_drafts_promise_is_not_a_matter_of_the_last_decode(self) -> None:
         policy = specfit(replace(self.cheap, switch_ms=5.0, settle_ms=10.0), self.features)

@@ -112,7 +112,7 @@ class Explaining(Planned):
         assert self._newest is not None
         drafts, rows = self._newest[0], int(keep.sum())
         # A level that was asked for and had no likely child came after the plan.
-        spent = self._spent_ms(self._levels_drafted[: max(1, int(drafts.tree.depths[-1]))])
+        spent = self._weigh.spent_ms(self._levels_drafted[: max(1, int(drafts.tree.depths[-1]))])
         if drafts.forecast is None:
             return spent + drafts.by_rows.verify_ms(rows, 0.0)
         union = foreseen_union(drafts.forecast, keep, self.beliefs.layer_weights)
@@ -141,9 +141,9 @@ class Explaining(Planned):
         assert (reason.level is not None) == (reason.end == "level")
 
     def check_unpromising(self, reason: Reason) -> None:
-        plain = self.live.verify_ms(1, self._root_union, self.context)
-        with_one = self.live.verify_ms(2, self._root_union, self.context)
-        with_one += self._spent_ms([(0,)])
+        plain = self.live.verify_ms(1, self._weigh.root_union, self.context)
+        with_one = self.live.verify_ms(2, self._weigh.root_union, self.context)
+        with_one += self._weigh.spent_ms([(0,)])
         assert reason.step is not None
         assert reason.step.ms == pytest.approx(with_one - plain)
         assert reason.step.tokens == pytest.approx(self.beliefs.outlook.behind(self.root))
@@ -151,12 +151,12 @@ class Explaining(Planned):
 
     def check_hopeless(self, reason: Reason) -> None:
         cost = self.live.now
-        plain = cost.verify_ms(1, self._root_union)
+        plain = cost.verify_ms(1, self._weigh.root_union)
         assert reason.token_ms == pytest.approx(plain)
         assert reason.step is not None
         for n in range(1, 17):
             level_ms = float(cost.level_ms[0]) + self._foresight.planning_ms[False]
-            ms = n * level_ms + cost.verify_ms(1 + n, self._root_union) - plain
+            ms = n * level_ms + cost.verify_ms(1 + n, self._weigh.root_union) - plain
             assert ms / n >= plain
             assert reason.step.ms / reason.step.drafts <= ms / n + 1e-9
 
