@@ -114,6 +114,8 @@ class Ledger:
         union = self._learn(outcome, policy)
         ended = time.perf_counter()
         self._learning_ms = (ended - times.committed) * 1e3
+        if done.observed:
+            policy.learned(self._learning_ms)
         lines, cached = done.tree.n_lines, done.used or NO_USE
         accepted = done.tree.source[done.path].tolist()
         return CycleReport(

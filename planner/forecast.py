@@ -264,7 +264,8 @@ class Forecast:
         parts = (known.codes[level] * by_probe, usual, by_context)
         scores = np.concatenate(parts, axis=1) @ self._linear
         scores += self._table.shares[slots] * (by_token * np.float32(1 / CERTAIN))
-        scores += unpack(known.sets[known.tree.parents[level]], self._shape[1]) * by_parent
+        if by_parent.any():
+            scores += unpack(known.sets[known.tree.parents[level]], self._shape[1]) * by_parent
         return best(scores.reshape(-1, *self._shape), self.n_used)
 
     def _signals(self, known: _Known, nodes: slice) -> Floats:

@@ -313,6 +313,9 @@ class Planned:
                 self.rule.charge(max(0.0, outcome.catch_up_ms - self._waiting_ms))
             self._foresight.learn(outcome, forecasting=self._forecasting)
 
+    def learned(self, ms: float) -> None:
+        self._looking.learned(ms)
+
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.beliefs.learn_paid(1, paid_union)
         self._plain.append((context, self.rule.switching.before, self._promised))

@@ -150,6 +150,9 @@ class Policy(Protocol):
 
     def learn(self, outcome: Outcome) -> None: ...
 
+    def learned(self, ms: float) -> None:
+        """What learning took from a cycle whose experts were observed."""
+
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         """Learns from a cycle of one line that drafted nothing, quicker than by `learn`."""
 
@@ -214,6 +217,9 @@ class Baseline:
             outcome.tree, outcome.path, forecast, experts, paid_union=outcome.paid_union
         )
         self.planning_ms = followed(self.planning_ms, outcome.plan_ms, outcome.planned)
+
+    def learned(self, ms: float) -> None:
+        pass
 
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.beliefs.learn_paid(1, paid_union)

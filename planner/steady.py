@@ -67,6 +67,9 @@ class Steady:
     def learn(self, outcome: Outcome) -> None:
         self.passed(outcome.rows)
 
+    def learned(self, ms: float) -> None:
+        pass
+
     def learn_plain(self, context: int, paid_union: float | None = None) -> None:
         self.passed(1)
 
