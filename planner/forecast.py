@@ -261,8 +261,10 @@ class Forecast:
         weights[(depths == 0) | (depths >= DEEP), 2] = 0.0  # nothing is known of their parents
         by_token, by_probe, by_parent, by_context = weights.T[:, :, None]
         usual = 1 - by_token - by_parent - by_context
-        parts = (known.codes[level] * by_probe, usual, by_context)
-        scores = np.concatenate(parts, axis=1) @ self._linear
+        codes, parts, linear = known.codes[level], [usual, by_context], self._linear[RANK:]
+        if codes.any():  # else they were looked up, without a head
+            parts, linear = [codes * by_probe, *parts], self._linear
+        scores = np.concatenate(parts, axis=1) @ linear
         scores += self._table.shares[slots] * (by_token * np.float32(1 / CERTAIN))
         if by_parent.any():
             scores += unpack(known.sets[known.tree.parents[level]], self._shape[1]) * by_parent
