@@ -123,11 +123,12 @@ class Planned:
 
     def _turn_to(self, context: int, lines: int) -> None:
         self._weigh.turn_to(lines, self.beliefs.expected_union(lines), context)
+        self._prospect = self._promised = None
 
     def _turn_to_cycle(self, context: int, lines: int) -> None:
         self._learn_plain()
         self._turn_to(context, lines)
-        self._planned, self._prospect = True, None
+        self._planned = True
         self._levels_drafted = ()
         self._hopes.clear()
         self._newest = self._folded = self._found = None
