@@ -35,8 +35,8 @@ from .model import Progress
 
 # A CPU's attention has a cliff at 64 rows, which are cheaper than 50 behind much text.
 ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 31, 32, 48, TREE_LIMIT - 1, TREE_LIMIT)
-# After so many seconds no further shape is visited but INDISPENSABLE ones. The tables are linear
-# between row counts, so some tell more than others.
+# After so many seconds no further shape is visited but INDISPENSABLE ones, and the rest is measured
+# once. The tables are linear between row counts, so some tell more than others.
 ENOUGH_S, TELLING = 30.0, (1, 2, 4, 8, 16, 32, TREE_LIMIT)
 INDISPENSABLE: tuple[Shape, ...] = ((1, False), (2, False), (4, False))
 # A shape is visited until it has had this much time, but never more or less often than this; one
@@ -120,7 +120,7 @@ def measure(
     context.tap(0, wanted=True)
     try:
         token_s = _prefill_s(context, text.tolist())
-        context_ms = _context_ms(context, token_s) if held is None else []
+        context_ms = _context_ms(context, token_s, enough) if held is None else []
         done(0.1)
         cycles = Cycles.behind(context)
         steady = _visit_all(cycles, enough, lambda fraction: done(0.1 + 0.6 * fraction))
@@ -130,13 +130,14 @@ def measure(
         )
         level_ms, position_ms = ([0.0], 0.0) if head is None else _head_ms(cycles, head, enough)
         done(0.9)
-        (observe_ms, unsettled_ms), features_ms = _observe_ms(cycles), _features_ms(cycles)
+        observe_ms, unsettled_ms = _observe_ms(cycles, enough)
+        features_ms = _features_ms(cycles, enough)
         unions = {shape: cycles.union(shape) for shape in steady}
         hits = {}
         if held is not None:  # not before, since then it is empty no more
             both = [n for n in ROW_COUNTS if n <= MAX_ROWS and (n == 1 or (n, True) in steady)]
             hits = {n: hit_cycles(cycles, held, n) for n in both if (n, False) in steady}
-            context_ms = _context_ms(context, token_s, held)
+            context_ms = _context_ms(context, token_s, enough, held)
         done(1.0)
     finally:
         context.truncate(0)
@@ -225,19 +226,26 @@ def _prefill_s(context: Context, text: list[int]) -> float:
     return (time.perf_counter() - start) / len(text)
 
 
-def _context_ms(context: Context, token_s: float, held: HeldExperts | None = None) -> list[float]:
+def _context_ms(
+    context: Context,
+    token_s: float,
+    enough: Callable[[], bool],
+    held: HeldExperts | None = None,
+) -> list[float]:
     """What a token of text more than there is adds to a cycle of CONTEXT_ROWS rows; empty where
-    much text takes long to process."""
+    much text takes long to process, or there is no time left."""
     n_text = context.n_past[0]
     n_more = LONG_TEXT - n_text
     if token_s * n_more > 1 or not has_room(context):
         return []
     more = context.model.made_up(np.random.default_rng(2), n_more)
     context.decode_prompt(more.tolist())
-    behind_much = _context_times(context, held)
+    behind_much = _context_times(context, enough, held)
     context.truncate(n_text)
-    slopes = (behind_much - _context_times(context, held)) / n_more
-    return [float(slope) for slope in np.maximum(slopes, 0.0)]
+    behind_this = _context_times(context, enough, held)
+    if enough():
+        return []
+    return [float(slope) for slope in np.maximum((behind_much - behind_this) / n_more, 0.0)]
 
 
 def has_room(context: Context) -> bool:
@@ -245,13 +253,17 @@ def has_room(context: Context) -> bool:
     return context.ctx >= LONG_TEXT + 2 * (1 + STEADY)
 
 
-def _context_times(context: Context, held: HeldExperts | None) -> FloatArray:
-    """float64: typical cycles of CONTEXT_ROWS rows; with a cache of experts, of such as it holds,
-    since what missing ones take varies by more than the text."""
+def _context_times(
+    context: Context, enough: Callable[[], bool], held: HeldExperts | None
+) -> FloatArray:
+    """float64: typical cycles of CONTEXT_ROWS rows, nan if there is no time; with a cache of
+    experts, of such as it holds, since what missing ones take varies by more than the text."""
     cycles = Cycles.behind(context)
     times: dict[int, list[float]] = {rows: [] for rows in CONTEXT_ROWS}
     for _ in range(VISITS[0]):
         for rows in CONTEXT_ROWS:
+            if enough():
+                return np.full(len(CONTEXT_ROWS), np.nan)
             if held is not None and rows <= MAX_ROWS:
                 times[rows] += hit_cycles(cycles, held, rows)[0]
             else:
@@ -277,6 +289,8 @@ def _head_ms(cycles: Cycles, head: Head, enough: Callable[[], bool]) -> tuple[li
     rounds = LEVEL_ROUNDS if cycles.timed(tree) < DEAR_MS else LEVEL_ROUNDS // 2
     for _ in range(rounds):
         for width in LEVEL_WIDTHS:
+            if spent[1] and enough():
+                break
             cycles.timed(tree)
             context.truncate(cycles.n_text)
             start = time.perf_counter()
@@ -288,34 +302,33 @@ def _head_ms(cycles: Cycles, head: Head, enough: Callable[[], bool]) -> tuple[li
             head.expand(slots, level[:, 0], 2, BRANCHING)
             spent[0].append((begun - start) * 1e3)
             spent[width].append((time.perf_counter() - begun) * 1e3 / 2)
-        if enough():
-            break
     head.truncate(0)
-    usual = {width: typical(times) for width, times in spent.items()}
+    usual = {width: typical(times) for width, times in spent.items() if times}
     widths = range(LEVEL_WIDTHS[-1] + 1)
     levels = np.interp(widths, list(usual), list(usual.values()))
     return [float(ms) for ms in levels], min(catching_up)
 
 
-def _observe_ms(cycles: Cycles) -> tuple[float, float]:
+def _observe_ms(cycles: Cycles, enough: Callable[[], bool]) -> tuple[float, float]:
     """What an armed decode of 4 rows takes more than a steady one, and the two behind it: a graph
     that is looked into is taken to pieces, and a GPU records it anew."""
     observer, shape = cycles.context.observer, (4, False)
     if observer is None:
         return 0.0, 0.0
     cycles.visit(shape)
-    times = np.zeros((LOOKS, 4))  # armed, behind it, and steady
-    for at in np.ndindex(times.shape):
-        if at[1] == 0:
-            observer.arm()
-        times[at] = cycles.timed(cycles.tree(shape))
-        observer.disarm()
-        cycles.context.truncate(cycles.n_text)
-    armed, first, second, steady = np.median(times, axis=0).tolist()
+    looks: list[list[float]] = []  # armed, behind it, and steady
+    while not looks or (len(looks) < LOOKS and not enough()):
+        observer.arm()
+        looks.append([])
+        for _ in range(4):
+            looks[-1].append(cycles.timed(cycles.tree(shape)))
+            observer.disarm()
+            cycles.context.truncate(cycles.n_text)
+    armed, first, second, steady = np.median(looks, axis=0).tolist()
     return max(0.0, armed - steady), max(0.0, first + second - 2 * steady)
 
 
-def _features_ms(cycles: Cycles) -> float:
+def _features_ms(cycles: Cycles, enough: Callable[[], bool]) -> float:
     """What one row takes more where features are handed out (interleaved)."""
     context = cycles.context
     if not context.taps:
@@ -325,6 +338,8 @@ def _features_ms(cycles: Cycles) -> float:
         for wanted in (False, True):
             context.tap(0, wanted=wanted)
             spent[wanted] += cycles.visit((1, False))[-2:]
+        if enough():
+            break
     usual = typical(spent[False])
     # Beside another program noise can be any number of small cycles.
     return min(max(0.0, typical(spent[True]) - usual), usual)

@@ -252,7 +252,7 @@ class TestCosts:
         bundled_engine.forget()
         context = bundled_engine.context
         slopes = calibration._context_ms(
-            context, calibration._prefill_s(context, [7] * calibration.PREFIX)
+            context, calibration._prefill_s(context, [7] * calibration.PREFIX), lambda: False
         )
         assert context.n_past[0] == calibration.PREFIX
         bundled_engine.forget()
